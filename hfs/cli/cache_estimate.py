@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import click
 
 from hfs.cli.exit_codes import DONE, PARTLY
-from hfs.cli.shared import MountTarget, complain, printable
+from hfs.cli.shared import MountTarget, complain
+from hfs.mountd.base.printable import printable
 from hfs.mountd.wire.protocol import Progress, Rows
 
 _PROBE_S = 10.0

@@ -110,9 +110,9 @@ class CommandGroup(click.Group):
             raise _in_a_line(error) from None
         except HfsError as error:
             from hfs.cli.exit_codes import code_of
-            from hfs.cli.shared import complain
+            from hfs.cli.shared import complain_of
 
-            complain(str(error))
+            complain_of(error)
             raise click.exceptions.Exit(code_of(error)) from None
         except ModuleNotFoundError as error:
             from hfs.cli.shared import complain

@@ -9,7 +9,7 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.mount_options import load_config, mount_flags
-from hfs.cli.shared import printable
+from hfs.mountd.base.printable import printable
 from hfs.mountd.core.config import KEYS, describe
 
 

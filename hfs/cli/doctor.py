@@ -10,10 +10,10 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
 from hfs.cli.mount_options import load_config
-from hfs.cli.shared import printable
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
 from hfs.doctor.check_result import fault
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.base.printable import printable
 
 _CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}
 _COLORS = {Level.GOOD: "green", Level.NOTE: None, Level.LIMIT: "yellow", Level.FAULT: "red"}
@@ -94,5 +94,4 @@ def report(found: list[CheckResult]) -> dict[str, Any]:
 
 def _print(finding: CheckResult) -> None:
     label = click.style(f"{finding.level.value:<6}", fg=_COLORS[finding.level])
-    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in printable(finding.line()))
-    click.echo(f"{label} {finding.check}: {line}")
+    click.echo(f"{label} {finding.check}: {printable(finding.line())}")

@@ -11,13 +11,14 @@ import click
 from hfs.cli import figures, render
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import FAILED, PARTLY
-from hfs.cli.shared import complain, printable
+from hfs.cli.shared import complain
 from hfs.codecs.accuracy import Accuracy
 from hfs.codecs.converting import Outcome, encode_sample, in_processes
 from hfs.codecs.dataset import SUFFIX
 from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.base.printable import printable
 
 _SHOWN = 20
 """Faults that are shown of many."""

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hfs.cli.shared import complain, printable
+from hfs.cli.shared import complain
 from hfs.layouts.files import OutsideRoot, relative_names
 from hfs.layouts.layout import Layout
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.base.printable import printable
 from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES
 
 _Indices = npt.NDArray[np.int64]

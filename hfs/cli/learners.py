@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hfs.cli.figures import duration, size
 from hfs.cli.render import new_table
-from hfs.cli.shared import printable
+from hfs.mountd.base.printable import printable
 
 _EPOCHS = 20
 """The last ones of all learners together: more than a screen helps nobody; --json has the rest."""
@@ -63,7 +63,7 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
             _title(learner),
             str(epoch.get("epoch", "-")),
             *times,
-            f"{epoch['exposed_s'] / compute_s:.1%}" if measured and compute_s else "-",
+            f"{(epoch.get('exposed_s') or 0.0) / compute_s:.1%}" if measured and compute_s else "-",
             f"{epoch['batches']:,}" if measured else "-",
             _or_dash(epoch.get("source_wait_s"), duration),
             _or_dash(epoch.get("daemon_cpu_s"), duration),

@@ -163,7 +163,7 @@ def tell_parts(mountpoint: str) -> None:
     except HfsError as error:  # mounted it is all the same
         complain(f"no figures: {error}")
         return
-    complain("\n".join(parts(status)))
+    complain(*parts(status))
 
 
 def _mention_working_directory(mountpoint: str) -> None:

@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    from hfs.cli.shared import complain
+    from hfs.cli.shared import complain, complain_of
 
     try:
         helper.main(prog_name="mount.fuse.hfs", standalone_mode=False)
@@ -85,10 +85,10 @@ def _run() -> int:
         error.show()
         return GIVEN
     except ConfigError as error:
-        complain(str(error))
+        complain_of(error)
         return GIVEN
     except HfsError as error:
-        complain(str(error))
+        complain_of(error)
         return FAILED
     except OSError as error:
         complain(f"{error.filename or 'mount.fuse.hfs'}: {error.strerror}")

@@ -53,9 +53,12 @@ def load_config(arguments: Mapping[str, Any], *, required: bool = True) -> tuple
 
 def prepared(config: Config) -> Config:
     """The same with absolute paths, and a log file unless in the foreground."""
+    from hfs.mountd.core.socket_places import why_elsewhere
     from hfs.mounting import logs
     from hfs.mounting.preflight import absolute
 
+    if (why := why_elsewhere()) is not None:
+        complain(why)
     config = absolute(config)
     if config.log_file is None and not config.foreground:
         config = msgspec.structs.replace(config, log_file=logs.default_log_file(config, state_directory(os.environ)))

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hfs.cli.figures import figure
+from hfs.mountd.base.printable import printable
 
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
@@ -47,7 +48,7 @@ def render_tree(tree: Mapping[str, Any]) -> Iterator[Table]:
 def new_table(title: str, *columns: str) -> Table:
     """A table with these columns, whose cells are folded; without any it shows no header."""
     table = Table(
-        title=escape(title) or None,
+        title=escape(printable(title)) or None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -55,7 +56,7 @@ def new_table(title: str, *columns: str) -> Table:
         pad_edge=False,
     )
     for column in columns:
-        table.add_column(escape(column), overflow="fold")
+        table.add_column(escape(printable(column)), overflow="fold")
     return table
 
 
@@ -66,7 +67,7 @@ def _two_columns(title: str, branch: Mapping[str, Any]) -> Table:
     for name, value in branch.items():
         # Within "read_bytes" every figure is one of bytes.
         unit = name if not title.endswith("_bytes") or not isinstance(value, int) else title
-        table.add_row(escape(_label(name)), escape(figure(unit, value)))
+        table.add_row(escape(printable(_label(name))), escape(figure(unit, value)))
     return table
 
 
@@ -81,7 +82,9 @@ def _columns(title: str, branch: Mapping[str, Any]) -> Table | None:
         return None
     table = new_table(title.replace("_", " "), "", *map(str, rows[0]))
     for name, row in branch.items():
-        table.add_row(escape(name), *(escape(figure(name if c == "value" else c, v)) for c, v in row.items()))
+        table.add_row(
+            escape(printable(name)), *(escape(figure(name if c == "value" else c, v)) for c, v in row.items())
+        )
     return table
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Self
 import click
 import msgspec
 
-from hfs.cli.shared import complain, printable
+from hfs.cli.shared import complain
+from hfs.mountd.base.printable import printable
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 if TYPE_CHECKING:

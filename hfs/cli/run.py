@@ -20,7 +20,7 @@ from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.metrics import tell_metrics
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.run_summary import summarize
-from hfs.cli.shared import complain, hold
+from hfs.cli.shared import complain, complain_of, hold
 from hfs.client.client import Client, find_socket
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
@@ -84,7 +84,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
             signal.pthread_sigmask(signal.SIG_BLOCK, commands.FORWARDED | {signal.SIGCHLD})
         tell_metrics(config, use.mountpoint)
     except HfsError as error:
-        complain(str(error))
+        complain_of(error)
         ctx.exit(RUN_FAILED)
     except KeyboardInterrupt:
         complain("interrupted before the command was started")  # a mount of ours ends, since nobody holds it
@@ -142,7 +142,7 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
             meanwhile=lambda: _tell(use.look()),
         )
     except MountError as error:
-        complain(str(error))
+        complain_of(error)
         return RUN_FAILED
     except (FileNotFoundError, NotADirectoryError) as error:
         complain(f"{command[0]}: not found ({error.strerror})")
@@ -196,14 +196,14 @@ def _unmount(use: UsedMount) -> None:
             if time.monotonic() < deadline:
                 time.sleep(_BUSY_AGAIN_S)
                 continue
-            complain(str(busy))
+            complain_of(busy)
             complain("the mount has been taken away; its daemon goes on until these have ended")
             mounting.detach(use.mountpoint, lazy=True)
             return
         except HfsError as error:
             if not _is_mounted(use.mountpoint):
                 break  # the command has unmounted it, or another user's umount has
-            complain(str(error))
+            complain_of(error)
             return
     if (why := use.wait_gone(mounting.DRAIN_S)) is not None:
         complain(why)

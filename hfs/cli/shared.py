@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,25 +17,22 @@ import click
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.base.printable import printable
 from hfs.mounting import mountinfo
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-
-def printable(text: str) -> str:
-    """The text with what is not UTF-8 escaped, so that any terminal takes it, and what a terminal would obey: names of
-    files and learners are other users' words."""
-    text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def complain(text: str) -> None:
-    """Say it on stderr, `hfs: ` before each line; indented lines belong to the one before."""
-    for line in text.splitlines():
+def complain(*lines: str) -> None:
+    """Say each on stderr, after `hfs: `; indented ones belong to the one before."""
+    for line in lines:
         click.echo(printable(line if line.startswith(" ") else f"hfs: {line}"), err=True)
+
+
+def complain_of(error: Exception) -> None:
+    """Say the lines of an error of ours."""
+    complain(*str(error).split("\n"))
 
 
 @contextlib.contextmanager
@@ -132,7 +128,7 @@ def sole_mount() -> str:
     found += [given.name for given in given_mounts.served_mounts() if given.seen_at not in found]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(found)
+    names = printable(", ".join(found))
     raise ConfigError(f"no PATH, and {f'there are several mounts: {names}; name one' if found else 'no mount of hfs'}")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from hfs.cli.command import CommandGroup
-from hfs.cli.shared import printable
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.base.printable import printable
 from hfs.mountd.core.config.quantities import parse_size
 from hfs.slurm import printed
 
@@ -119,4 +119,5 @@ def _show(name: str, values: dict[str, Any], settings: dict[str, str] | None = N
     """The command that prints it is the one that it calls: a prolog has no PATH of anybody's."""
     beside = Path(sys.executable).parent / "hfs"
     command = str(beside) if beside.exists() else shutil.which("hfs") or "hfs"
-    click.echo(printable(printed(name, {"hfs": command, **values}, settings)), nl=False)
+    text = printed(name, {"hfs": command, **values}, settings)
+    click.echo("\n".join(map(printable, text.split("\n"))), nl=False)

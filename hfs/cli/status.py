@@ -11,11 +11,12 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED
-from hfs.cli.shared import complete_mounts, control_option, printable, sole_mount, target_of
+from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.client.given_mounts import ServedMount
 from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.base.printable import printable
 from hfs.mounting import mountinfo, probe
 
 _AGAIN_S = 0.2
@@ -174,7 +175,9 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
     for node in nodes:
         figures = node.get("figures", {})
         shown = [figure(name if name.startswith("peer_") else "bytes", figures.get(name)) for name in names]
-        table.add_row(escape(printable(node["node"])), *(shown if figures else [escape(node["error"])]))
+        table.add_row(
+            escape(printable(node["node"])), *(shown if figures else [escape(printable(node.get("error", "")))])
+        )
     stdout().print(table)
 
 

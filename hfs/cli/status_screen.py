@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfs.cli.figures import duration, size
-from hfs.cli.shared import printable
 from hfs.cli.situation import of_learner, situation_of
+from hfs.mountd.base.printable import printable
 from hfs.policies.diagnosis.causes import found, waits_for
 
 MOST_LINES = 40

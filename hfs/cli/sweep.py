@@ -10,8 +10,9 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.mount_options import load_config
-from hfs.cli.shared import complain, printable
+from hfs.cli.shared import complain
 from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.base.printable import printable
 from hfs.sweeping.swept import Swept
 
 

@@ -7,7 +7,7 @@ import os
 import click
 
 from hfs.cli.command import Command
-from hfs.cli.shared import complain, complete_mounts
+from hfs.cli.shared import complain, complain_of, complete_mounts
 from hfs.client import given_mounts
 from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mounting import jobs, mountinfo, mounting
@@ -37,4 +37,4 @@ def umount(mountpoint: str | None, lazy: bool, job: str | None) -> None:
     try:
         mounting.unmount(place, lazy=lazy)
     except mounting.StillHeld as held:
-        complain(str(held))
+        complain_of(held)

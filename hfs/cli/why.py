@@ -11,6 +11,7 @@ from hfs.cli.exit_codes import DONE
 from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
 from hfs.cli.situation import situation_of
 from hfs.client.client import Client
+from hfs.mountd.base.printable import printable
 from hfs.policies.diagnosis.causes import found
 
 
@@ -34,7 +35,7 @@ def why(ctx: click.Context, mount: str | None, as_json: bool, everything: bool, 
     if not findings:
         click.echo("nothing: jobs do not wait for their data")
     for finding in findings if everything else findings[:1]:
-        click.echo(f"{finding.what} (about {finding.cost:.0%} of the time)")
-        click.echo(f"  seen: {finding.evidence}")
-        click.echo(f"  change: {finding.remedy}")
+        click.echo(f"{printable(finding.what)} (about {finding.cost:.0%} of the time)")
+        click.echo(f"  seen: {printable(finding.evidence)}")
+        click.echo(f"  change: {printable(finding.remedy)}")
     ctx.exit(DONE)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonSilent, Refused
+from hfs.client.told import Nonsense, ToldCounts, ToldEstimate, ToldLooks, ToldNodes, ToldStatus, check
+from hfs.mountd.base.printable import printable
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.wire.protocol import (
@@ -44,6 +46,8 @@ from hfs.mounting import mountinfo, probe
 SOCKET_XATTR = "user.hfs.socket"
 STATUS_S = 10.0
 """The daemon answers status from memory, in milliseconds; ten seconds without is a daemon that hangs."""
+_MOST_SOCKETS = 4
+"""Of one mount that another user may have: there is one, and one of a daemon that was killed."""
 _QUIET_S = 0.2
 _DRAIN_S = 5.0
 """Once a recording is to end: others may read on for ever."""
@@ -59,15 +63,15 @@ class Client:
 
     def status(self, limit_s: float = STATUS_S, *, page_cache: bool = False) -> dict[str, Any]:
         """The object of `hfs status --json`. `page_cache`: as in `protocol.Status`."""
-        return self._ask(Status(page_cache), None, limit_s).detail
+        return self._told(Status(page_cache), ToldStatus, limit_s)
 
     def history(self, limit_s: float = STATUS_S) -> list[dict[str, float]]:
         """How the traffic was, as `protocol.History` says."""
-        return list(self._ask(History(), None, limit_s).detail["looks"])
+        return list(self._told(History(), ToldLooks, limit_s)["looks"])
 
     def cluster(self, limit_s: float = STATUS_S) -> list[dict[str, Any]]:
         """All nodes of the job, as `protocol.Cluster` says."""
-        return list(self._ask(Cluster(), None, limit_s).detail["nodes"])
+        return list(self._told(Cluster(), ToldNodes, limit_s)["nodes"])
 
     def directory(self, limit_s: float = STATUS_S) -> dict[str, Any]:
         """The nodes that share their caches, as `protocol.Directory` says."""
@@ -75,11 +79,11 @@ class Client:
 
     def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None, *, pin: bool = False) -> Result:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
-        return self._ask(Warm(list(paths), jobs, pin), news, None)
+        return self._checked(self._ask(Warm(list(paths), jobs, pin), news, None), ToldCounts)
 
     def estimate(self, paths: Sequence[bytes], news: News | None = None, *, probe_s: float = 0.0) -> Result:
         """What `warm` would read and keep, as `protocol.Estimate` says."""
-        return self._ask(Estimate(list(paths), probe_s), news, None)
+        return self._checked(self._ask(Estimate(list(paths), probe_s), news, None), ToldEstimate)
 
     def unpin(self, paths: Sequence[bytes]) -> Result:
         """What is staged may go for room again; no paths: all."""
@@ -102,7 +106,7 @@ class Client:
         news: News | None = None,
     ) -> Result:
         """Drop what is staged, and was last used longer ago than that."""
-        return self._ask(Evict(list(paths), everything, older_than_s), news, None)
+        return self._checked(self._ask(Evict(list(paths), everything, older_than_s), news, None), ToldCounts)
 
     def list(self, paths: Sequence[bytes], news: News) -> Result:
         """Rows of what is staged, in parts to `news`; no paths: all."""
@@ -123,7 +127,7 @@ class Client:
                 ready, _, _ = select.select([connection.socket], [], [], _QUIET_S + connection.delay_s)
                 while (reply := connection.receive_nowait()) is not None:
                     if isinstance(reply, Failure):
-                        raise Refused(reply.message, reply.code)
+                        raise Refused(printable(reply.message), reply.code)
                     if isinstance(reply, Touches):
                         yield reply
                 if stopped():
@@ -143,6 +147,19 @@ class Client:
         with connection.socket:
             yield connection
 
+    def _told(self, request: Request, kind: Any, limit_s: float) -> dict[str, Any]:  # noqa: ANN401 - as of `check`
+        """The `detail` of the answer. Raises as `_checked`."""
+        return self._checked(self._ask(request, None, limit_s), kind).detail
+
+    def _checked(self, result: Result, kind: Any) -> Result:  # noqa: ANN401 - as of `check`
+        """With a `detail` of this kind. Raises DaemonSilent: what it says cannot be used."""
+        try:
+            check(result.detail, kind)
+        except Nonsense as error:
+            where = self.address if isinstance(self.address, str) else self.address.path
+            raise DaemonSilent(f"the daemon at {printable(where)}: {error}") from None
+        return result
+
     def _ask(self, request: Request, news: News | None, limit_s: float | None) -> Result:
         frame = encode(request)
         deadline = None if limit_s is None else time.monotonic() + limit_s
@@ -161,18 +178,25 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
     """
     try:
         place = os.path.abspath(mountpoint)  # the process that looks stands in another directory
-        return ControlAddress(os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=limit_s)), place)
+        return address_of(os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=limit_s)), place)
     except TimeoutError:
         raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None
     except PermissionError:
         # Another user's mount that is not for others: its files are not, its daemon does answer root.
-        for path in sockets_by_name(mountpoint):
-            return path
+        for address in sockets_by_name(mountpoint):
+            return address
         raise DaemonSilent(f"{mountpoint}: the mount of another user, who did not allow others") from None
     except OSError as error:
         why = _why_refused(mountpoint) if error.errno == errno.EIO else ""
         why = why or f"not a mount of hfs that answers ({error.strerror})"
         raise DaemonSilent(f"{mountpoint}: {why}") from None
+
+
+def address_of(path: str, place: str) -> ControlAddress:
+    """Of the daemon of the mount that `place` lies in, which has named this socket."""
+    mount = mountinfo.enclosing(mountinfo.canonical(place))
+    owner = None if mount is None or mount.owner_uid in {0, os.geteuid()} else mount.owner_uid
+    return ControlAddress(path, place, owner)
 
 
 def _why_refused(path: str) -> str:
@@ -184,7 +208,7 @@ def _why_refused(path: str) -> str:
     return kept.why_refused if kept is not None else ""
 
 
-def sockets_by_name(mountpoint: str) -> list[str]:
+def sockets_by_name(mountpoint: str) -> list[Address]:
     """Control sockets that carry the name of this (canonical) mountpoint, in the usual places of who mounted it.
 
     For a mount that does not answer. In another mount namespace the same name may stand for another mount.
@@ -192,7 +216,10 @@ def sockets_by_name(mountpoint: str) -> list[str]:
     mount = mountinfo.at(mountpoint)
     ours = os.geteuid()
     owner = ours if mount is None or mount.owner_uid is None else mount.owner_uid
-    return known_sockets(mountpoint, owner, None if owner == ours else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"})
+    if owner == ours:
+        return [*known_sockets(mountpoint, owner)]
+    found = known_sockets(mountpoint, owner, {"XDG_RUNTIME_DIR": f"/run/user/{owner}"})
+    return [ControlAddress(path, mountpoint, owner) for path in found[:_MOST_SOCKETS]]
 
 
 def known_sockets(mountpoint: str, uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
@@ -202,7 +229,5 @@ def known_sockets(mountpoint: str, uid: int, environ: Mapping[str, str] | None =
     """
     found = []
     for directory in socket_places.directories_of(uid, environ):
-        with contextlib.suppress(OSError):
-            if socket_places.is_private(directory, uid):
-                found += socket_places.paths_of(directory, mountpoint, socket_places.DAEMON)
+        found += socket_places.paths_of(directory, uid, mountpoint, socket_places.DAEMON)
     return found

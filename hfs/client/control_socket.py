@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import os
 import socket
 import termios
 import time
 from typing import NamedTuple
 
 from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.printable import printable
+from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
-from hfs.mounting import mountinfo
+from hfs.mounting import mountinfo, probe
 
 
 class DaemonSilent(HfsError):
@@ -40,6 +43,9 @@ class ControlAddress(NamedTuple):
     place: str
     """An absolute path in its mount: from a container that does not see the socket, and for a user who may not use it,
     the connection goes through the mount."""
+    owner: int | None = None
+    """Who has mounted it, where that is another plain user, who may name any socket: nobody else is taken for the
+    daemon."""
 
 
 Address = str | ControlAddress
@@ -63,15 +69,13 @@ class ControlSocket:
         self.delay_s = 0.0
         """For how long a reply may be on its way."""
         self._incoming = bytearray()
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        owner = None if isinstance(address, str) else address.owner
         try:
-            self.socket.settimeout(limit_s)
-            self.socket.connect(path)
+            self.socket = _connected(path, owner, limit_s)
         except OSError as error:
-            self.socket.close()
-            silent = DaemonSilent(f"no daemon answers at {path}: {error.strerror or error}")
-            if isinstance(address, str) or error.errno not in _NOT_SEEN:
-                raise silent from None
+            silent = DaemonSilent(f"no daemon answers at {printable(path)}: {error.strerror or error}")
+            if isinstance(address, str) or error.errno not in _NOT_SEEN or (owner is not None and os.geteuid() == 0):
+                raise silent from None  # root waits for no mount of another user, which may not answer for ever
             self._go_through_mount(address.place, limit_s, silent)
 
     @property
@@ -130,7 +134,7 @@ class ControlSocket:
         except OSError as error:
             raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
         if isinstance(reply, Failure):
-            raise Refused(reply.message, reply.code)
+            raise Refused(printable(reply.message), reply.code)
         return reply
 
     def send_nowait(self, frame: bytes) -> bytes:
@@ -176,6 +180,22 @@ class ControlSocket:
                 return None
             reply = decode_reply(bytes(self._incoming[HEADER_BYTES:end]))
         except ProtocolError as error:
-            raise DaemonSilent(f"{self.where} cannot be understood: {error}") from None
+            raise DaemonSilent(f"{self.where} cannot be understood: {printable(str(error))}") from None
         del self._incoming[:end]
         return reply
+
+
+def _connected(path: str, owner: int | None, limit_s: float) -> socket.socket:
+    """Raises OSError: PermissionError where somebody else listens than `owner`."""
+    is_named_to_root = owner is not None and os.geteuid() == 0
+    connection = probe.connected(path, limit_s) if is_named_to_root else socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(limit_s)
+        if not is_named_to_root:
+            connection.connect(path)
+        if owner is not None and (uid := socket_peer(connection).uid) != owner:
+            raise PermissionError(errno.EPERM, f"a process of user {uid} listens there, not of user {owner}", path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from hfs.client.client import SOCKET_XATTR, Client
-from hfs.client.control_socket import ControlAddress, Refused
+from hfs.client.client import SOCKET_XATTR, Client, address_of
+from hfs.client.control_socket import Address, Refused
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
@@ -52,16 +52,17 @@ def _look(around: Surroundings, mount: Mount) -> CheckResult:
     except OSError as error:
         return _refused(around, mount, error)
     try:
-        status = Client(ControlAddress(socket, place)).status(around.answer_s)
+        address = address_of(socket, place)
+        status = Client(address).status(around.answer_s)
     except Refused as error:
         return note(_NAME, f"{place}: answers readers; its daemon tells us nothing ({error})")
     except HfsError as error:
         text = f"{place}: answers readers, and its daemon does not answer commands ({error})"
         return limit("silent-daemon", text, f"wait, or hfs umount {place} between two jobs, and mount again")
-    return _answers(place, _pid(socket), status)
+    return _answers(place, _pid(socket if address.owner is None else address), status)
 
 
-def _pid(socket: str) -> int | None:
+def _pid(socket: Address) -> int | None:
     """Of its daemon; 0: it is in a pid namespace that we do not see; None: its socket is not seen from here."""
     try:
         return Client(socket).pid()

@@ -21,21 +21,23 @@ _AGAIN_S = 0.2
 def check(around: Surroundings, directories: Sequence[str] | None = None) -> Iterator[CheckResult]:
     """One finding for each directory that is not ours alone, and one for each with stale sockets."""
     places = socket_places.directories_of(around.uid) if directories is None else list(directories)
-    shut, stale = [], []
+    shut: dict[str, str] = {}
+    stale: list[str] = []
     for place in places:
         try:
-            if socket_places.is_private(place, around.uid):
-                stale += _stale(place)
-            else:
-                shut.append(place)
+            stale += _stale(place, around.uid)
+        except PermissionError as error:
+            shut[place] = str(error.strerror)
         except OSError:
             continue  # not there yet, or not to be made: the next one is used
     if stale:
         time.sleep(_AGAIN_S)
-        stale = [path for path in stale if socket_places.is_stale(path)]
-    for place in shut:
-        text = f"{place}: belongs to another user, or others may write to it: no socket is put there"
-        yield limit("socket-directory", text, "have it removed: commands do not find a mount that hangs without it")
+        stale = [
+            path for place in sorted({os.path.dirname(path) for path in stale}) for path in _stale(place, around.uid)
+        ]
+    for place, why in shut.items():
+        text = f"{place}: {why}: no socket is put there, and none is looked for"
+        yield limit("socket-directory", text, "have it removed; until then sockets lie in another one beside it")
     if stale:
         many = "1 socket" if len(stale) == 1 else f"{len(stale)} sockets"
         text = f"{many} that nobody listens at, of daemons that were killed: {stale[0]}"
@@ -45,7 +47,8 @@ def check(around: Surroundings, directories: Sequence[str] | None = None) -> Ite
         yield good(_NAME, f"no stale sockets in {', '.join(places)}")
 
 
-def _stale(directory: str) -> list[str]:
-    ends = (socket_places.DAEMON, socket_places.KEEPER)
-    paths = [f"{directory}/{name}" for name in sorted(os.listdir(directory)) if name.endswith(ends)]
-    return [path for path in paths if socket_places.is_stale(path)]
+def _stale(directory: str, uid: int) -> list[str]:
+    """Raises OSError."""
+    with socket_places.opened(directory, uid) as descriptor:
+        names = sorted(socket_places.names(descriptor, socket_places.DAEMON, socket_places.KEEPER))
+        return [f"{directory}/{name}" for name in names if socket_places.is_stale(descriptor, name)]

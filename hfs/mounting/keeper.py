@@ -2,7 +2,8 @@
 
 Its socket stands in a directory of its owner, named after the mountpoint; it says which mount it keeps (the device
 number, which is the same seen from everywhere), so that one of the same name in another mount namespace is not taken
-for it. mountd/supervisor/desk.py is the other side. Blocking, bounded in time, standard library only.
+for it. mountd/supervisor/desk.py is the other side. What another user's keeper says is checked, and all of that user's
+together are waited for some seconds. Blocking, bounded in time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hfs.mountd.base.errors import MountError
+from hfs.client.told import ToldByKeeper, check, decode_json
+from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.base.printable import printable
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mounting import mountinfo
@@ -26,6 +29,11 @@ _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
 _TAKE_OVER_S = 150.0
 """The daemon that goes has 30 s, the one that comes 60, and so has the old one again if that fails."""
+
+_OTHERS_S = 5.0
+"""For all keepers of another user together: as many as that one likes may say nothing."""
+_ANSWER_BYTES = 8 << 20
+"""A configuration and those who hold the mount; a thousandth of it is much."""
 
 _UNSETTLED_S = 0.1
 _DESCRIPTORS = 16
@@ -45,7 +53,7 @@ class FoundKeeper:
     @property
     def why_refused(self) -> str:
         """Why it answers all requests itself, with errors; empty if it does not."""
-        return str(self.status.get("refusing") or "")
+        return printable(self.status.get("refusing") or "")
 
     @property
     def config(self) -> dict[str, Any]:
@@ -62,7 +70,7 @@ class FoundKeeper:
     def hold(self, command: str, linger_s: float) -> HeldMount | None:
         """Use the mount until the result is closed, or this process has ended; None: it is just ending. Raises
         OSError."""
-        connection = _connect(self._path, self._owner, _ANSWER_S)
+        connection = _connect(self._path, self._owner, time.monotonic() + _ANSWER_S)
         try:
             request = {"ask": "hold", "command": command, "linger_s": linger_s, "inherits": True}
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -200,19 +208,21 @@ def _heard_first(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _holder(held: dict[str, Any]) -> str:
     if held.get("job"):
-        return f"job {held['job']}"
+        return printable(f"job {held['job']}")
     what = "the session of process" if held.get("session") else "process"
-    return f"{what} {held.get('pid')} ({held.get('command')})"
+    return printable(f"{what} {held.get('pid')} ({held.get('command')})")
 
 
-def _connect(path: str, owner: int, limit_s: float) -> socket.socket:
-    """Raises OSError, PermissionError for a listener that is neither `owner`'s nor root's."""
+def _connect(path: str, owner: int, until_s: float) -> socket.socket:
+    """Raises OSError, PermissionError for a socket, a directory or a listener that is not `owner`'s."""
+    directory, name = os.path.split(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(limit_s)
-        connection.connect(path)
+        connection.settimeout(_left_s(until_s))
+        with socket_places.opened(directory, owner) as descriptor:
+            socket_places.connect(connection, descriptor, name, owner)
         uid = socket_peer(connection).uid
-        if uid not in {owner, 0}:
+        if uid != owner:
             raise PermissionError(errno.EPERM, f"a process of user {uid} listens there", path)
     except BaseException:
         connection.close()
@@ -220,19 +230,28 @@ def _connect(path: str, owner: int, limit_s: float) -> socket.socket:
     return connection
 
 
+def _left_s(until_s: float) -> float:
+    """Raises TimeoutError."""
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+    return left_s
+
+
 def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER_S) -> tuple[int, dict[str, Any]]:
-    """(pid of the keeper, its answer). Raises OSError, PermissionError for a listener that is neither `owner`'s nor
-    root's; MountError for an answer that is none."""
-    with _connect(path, owner, limit_s) as connection:
+    """(pid of the keeper, its answer). Raises OSError, PermissionError for a listener that is not `owner`'s; MountError
+    for an answer that is none."""
+    until_s = time.monotonic() + limit_s
+    with _connect(path, owner, until_s) as connection:
         pid = socket_peer(connection).pid
         connection.sendall(json.dumps(request).encode() + b"\n")
-        data = b""
-        while part := connection.recv(65536):
+        data = bytearray()
+        while len(data) <= _ANSWER_BYTES:
+            connection.settimeout(_left_s(until_s))
+            if not (part := connection.recv(65536)):
+                break
             data += part
-    try:
-        answer = json.loads(data)
-    except ValueError:
-        answer = None
+    answer = decode_json(data)
     if not isinstance(answer, dict):
         raise MountError(f"the keeper at {path} does not answer what it was asked")
     return pid, answer
@@ -259,16 +278,26 @@ def of_user(owner: int) -> Iterator[FoundKeeper]:
 
 def _all(owner: int, mountpoint: str) -> Iterator[FoundKeeper]:
     """Keepers of a user that answer; first those whose socket is named after `mountpoint`."""
-    environ = None if owner == os.geteuid() else {"XDG_RUNTIME_DIR": f"/run/user/{owner}"}
-    for directory in socket_places.directories_of(owner, environ):
+    is_ours = owner == os.geteuid()
+    prefix = socket_places.prefix_of(mountpoint)
+    until_s = time.monotonic() + _OTHERS_S
+    for directory in socket_places.directories_of(owner, None if is_ours else of_others(owner)):
         try:
-            names = [name for name in os.listdir(directory) if name.endswith(socket_places.KEEPER)]
+            with socket_places.opened(directory, owner) as descriptor:
+                names = socket_places.names(descriptor, socket_places.KEEPER)
         except OSError:
             continue
-        for name in sorted(names, key=lambda name: not name.startswith(socket_places.prefix_of(mountpoint))):
+        for name in sorted(names, key=lambda name: not name.startswith(prefix)):
             path = f"{directory}/{name}"
+            limit_s = _ANSWER_S if is_ours else until_s - time.monotonic()
             try:
-                pid, status = ask(path, owner, {"ask": "status"})
-            except (OSError, MountError):
+                pid, status = ask(path, owner, {"ask": "status"}, limit_s)
+                check(status, ToldByKeeper)
+            except (OSError, HfsError):
                 continue
             yield FoundKeeper(path, owner, pid, status)
+
+
+def of_others(uid: int) -> dict[str, str]:
+    """What `socket_places.directories_of` needs to know of another user's environment."""
+    return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}

@@ -11,6 +11,7 @@ Where SOURCE is read as another user (`as-user`), the child becomes that user be
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,6 +53,15 @@ try:
 except OSError as error:
     print("errno", error.errno)
 """
+# Connects to a socket, and gives the connection to who has its standard input.
+_CONNECT = """
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+try:
+    connection.connect(os.fsencode(sys.argv[1]))
+    socket.send_fds(socket.socket(fileno=0), [b"."], [connection.fileno()])
+except OSError as error:
+    print("errno", error.errno)
+"""
 _left_behind: list[subprocess.Popen[bytes]] = []
 """Children that did not end; kept so that nothing waits for them or warns about them."""
 
@@ -84,8 +94,28 @@ def xattr(path: str, name: str, *, limit_s: float = PROBE_S, as_user: str | None
     return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s, as_user)))
 
 
+def connected(path: str, limit_s: float) -> socket.socket:
+    """A connection to the socket at a path that somebody else has named, who may have put anything there. Raises
+    OSError, TimeoutError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        output, code = answer(_CONNECT, [path], limit_s, modules=["socket"], stdin=theirs.fileno())
+        if code is None:
+            raise TimeoutError(110, os.strerror(110), path)
+        if output or code:
+            _, _, number = output.decode().partition(" ")
+            raise OSError(int(number or 5), os.strerror(int(number or 5)), path)
+        _, (descriptor, *_), _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+    return socket.socket(fileno=descriptor)
+
+
 def answer(
-    code: str, arguments: Sequence[str], limit_s: float, as_user: str | None = None, modules: Sequence[str] = ()
+    code: str,
+    arguments: Sequence[str],
+    limit_s: float,
+    as_user: str | None = None,
+    modules: Sequence[str] = (),
+    stdin: int = subprocess.DEVNULL,
 ) -> tuple[bytes, int | None]:
     """What an interpreter without site packages says when it runs this text, and its exit code; None: it did not end
     within `limit_s`, and this is what it had said until then. Nothing waits for such a child any more. One that cannot
@@ -94,7 +124,7 @@ def answer(
     imports = "".join(f"import {name}\n" for name in modules)
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", imports + _BECOME + code, as_user or "", *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd="/",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hfs.mountd.base.errors import MountError
+from hfs.mountd.base.printable import printable
 
 _DELETED = " (deleted)"
 
@@ -25,7 +26,7 @@ class User(NamedTuple):
     """"cwd", "open PATH", "mapped PATH", ..."""
 
     def __str__(self) -> str:
-        return f"process {self.pid} ({self.command}): {self.how}"
+        return printable(f"process {self.pid} ({self.command}): {self.how}")
 
 
 def open_pid(pid: int) -> int | None:

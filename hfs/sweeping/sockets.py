@@ -28,9 +28,9 @@ def directories() -> list[tuple[str, int]]:
     uid = os.geteuid()
     found = [(path, uid) for path in socket_places.directories_of(uid)]
     if uid == 0:
-        users = [int(name[4:]) for name in _names("/tmp") if re.fullmatch("hfs-[1-9][0-9]*", name)]
-        found += [(f"/tmp/hfs-{user}", user) for user in sorted(users)]
-        users = [int(name) for name in _names("/run/user") if re.fullmatch("[1-9][0-9]*", name)]
+        in_tmp = [(f"/tmp/{name}", socket_places.user_of(name)) for name in _names("/tmp")]
+        found += sorted((path, user) for path, user in in_tmp if user)
+        users = [int(name) for name in _names("/run/user") if re.fullmatch("[1-9][0-9]{0,9}", name, re.ASCII)]
         found += [(f"/run/user/{user}/hfs", user) for user in sorted(users)]
     return found
 
@@ -45,36 +45,24 @@ def _names(directory: str) -> list[str]:
 def sweep(*, dry_run: bool, places: Sequence[tuple[str, int]] | None = None) -> Iterator[Swept]:
     """Of all that are ours, or of these."""
     for directory, uid in directories() if places is None else places:
-        with contextlib.suppress(OSError):  # not there, or gone meanwhile
-            if socket_places.is_private(directory, uid):
-                yield from _swept(directory, uid, dry_run=dry_run)
+        with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:  # else it is none
+            yield from _swept(descriptor, directory, uid, dry_run=dry_run)
 
 
-def _swept(directory: str, uid: int, *, dry_run: bool) -> Iterator[Swept]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if found.st_uid != uid:
-            return
-        stale = [name for name in sorted(os.listdir(descriptor)) if _is_stale(descriptor, name)]
-        if stale:
-            time.sleep(_AGAIN_S)
-        for name in stale:
-            if _is_stale(descriptor, name):
-                yield _removed(descriptor, directory, name, dry_run=dry_run)
-        is_old = found.st_mtime < time.time() - _OLD_S
-        if uid and is_old and not os.listdir(descriptor) and directory == f"/tmp/hfs-{uid}":
-            if not dry_run:
-                os.rmdir(directory)
-            yield Swept("directory", directory, "empty directory of sockets")
-    finally:
-        os.close(descriptor)
-
-
-def _is_stale(descriptor: int, name: str) -> bool:
-    if not name.endswith(_SOCKETS):
-        return False
-    return socket_places.is_stale(f"/proc/self/fd/{descriptor}/{name}")
+def _swept(descriptor: int, directory: str, uid: int, *, dry_run: bool) -> Iterator[Swept]:
+    is_old = os.fstat(descriptor).st_mtime < time.time() - _OLD_S
+    names = sorted(socket_places.names(descriptor, *_SOCKETS))
+    stale = [name for name in names if socket_places.is_stale(descriptor, name)]
+    if stale:
+        time.sleep(_AGAIN_S)
+    for name in stale:
+        if socket_places.is_stale(descriptor, name):
+            yield _removed(descriptor, directory, name, dry_run=dry_run)
+    is_in_tmp = socket_places.user_of(os.path.basename(directory)) == uid and os.path.dirname(directory) == "/tmp"
+    if uid and is_old and is_in_tmp and not os.listdir(descriptor):
+        if not dry_run:
+            os.rmdir(directory)
+        yield Swept("directory", directory, "empty directory of sockets")
 
 
 def _removed(descriptor: int, directory: str, name: str, *, dry_run: bool) -> Swept:

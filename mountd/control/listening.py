@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 import stat
-import tempfile
 from collections.abc import Iterator
 
 import trio
@@ -26,28 +25,16 @@ _ACCEPT_AGAIN_S = 0.05
 """After a connection for which there was no descriptor: others close theirs meanwhile."""
 
 
-@contextlib.contextmanager
-def socket_path(config: Config) -> Iterator[str]:
-    """The path of the socket, in a directory that nobody else can write to: config.control, else a new name in the
-    user's runtime directory, else in a directory of its own, which goes with the block."""
+def socket_path(config: Config) -> str:
+    """The path of the socket: config.control, else a new name in a directory that nobody else can write to. Raises
+    MountError."""
     if config.control is not None:
-        yield os.path.abspath(config.control)
-        return
+        return os.path.abspath(config.control)
     path = socket_places.new_path(config.mountpoint, socket_places.DAEMON, for_others=config.allow_other)
     if path is not None:
-        yield path
-        return
-    # A container or a user namespace where no directory is ours.
-    with contextlib.ExitStack() as stack:
-        try:
-            directory = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp", ignore_cleanup_errors=True)
-            )
-        except OSError as error:
-            nowhere = f"no place for the control socket: /tmp cannot be written to ({error.strerror})"
-            remedy = "set XDG_RUNTIME_DIR to a directory of your own, or give --control PATH"
-            raise MountError(f"{nowhere}; {remedy}") from None
-        yield f"{directory}/{socket_places.prefix_of(config.mountpoint)}{socket_places.DAEMON}"
+        return path
+    nowhere = "no place for the control socket: no directory of our own can be made in /tmp"
+    raise MountError(f"{nowhere}; set XDG_RUNTIME_DIR to a directory of your own, or give --control PATH")
 
 
 @contextlib.contextmanager

@@ -1,8 +1,12 @@
 """Where the sockets of daemons and keepers lie, by which commands find them when a mount does not answer.
 
 One directory for each user, named after nobody else's wish: $XDG_RUNTIME_DIR/hfs (/run/hfs for root), then
-/tmp/hfs-UID, which anybody may have made first, so its owner is looked at. A socket is named after its mountpoint.
-Standard library only; blocks for a few system calls of local file systems.
+/tmp/hfs-UID. That one anybody may have made first; then it is /tmp/hfs-UID-XXXXXXXX, whatever name was free. A socket
+is named after its mountpoint.
+
+`open_private` opens them all, and nothing in a directory is reached but by what it gives: one that another user has
+made, or can write to, or to which a link leads, is never looked into. Standard library only; blocks for a few system
+calls of local file systems.
 """
 
 from __future__ import annotations
@@ -10,9 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
+import re
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
@@ -22,6 +29,11 @@ DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""
 _MOUNT = "mount"
 """How those of mountpoints of our own end."""
+_TMP = "/tmp"
+_INSTEAD = "[a-z0-9_]{8}"
+"""As tempfile makes names."""
+_MOST_NAMES = 4096
+"""In one directory: a node has a few mounts."""
 _STARTING_S = 60.0
 """From bind to listen a process takes microseconds, from its mountpoint to its socket less than a second; a machine may
 be slow."""
@@ -30,11 +42,27 @@ be slow."""
 def directories_of(uid: int, environ: Mapping[str, str] | None = None) -> list[str]:
     """Where sockets of a user may be by default, the best first.
 
-    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out. Another
-    user may have made /tmp/hfs-UID: see `is_private`.
+    Root does not use XDG_RUNTIME_DIR: after sudo it may be the caller's, and goes when the caller logs out.
     """
     runtime = "/run" if uid == 0 else (os.environ if environ is None else environ).get("XDG_RUNTIME_DIR", "")
-    return [*([f"{runtime}/hfs"] if os.path.isabs(runtime) else []), f"/tmp/hfs-{uid}"]
+    in_tmp = f"{_TMP}/hfs-{uid}"
+    instead = _places_instead(uid) if why_not_ours(in_tmp, uid) else []
+    return [*([f"{runtime}/hfs"] if os.path.isabs(runtime) else []), in_tmp, *instead]
+
+
+def _places_instead(uid: int) -> list[str]:
+    """Those that `new_path` has made because /tmp/hfs-UID is somebody else's."""
+    pattern = re.compile(f"hfs-{uid}-{_INSTEAD}")
+    with contextlib.suppress(OSError), os.scandir(_TMP) as found:
+        names = sorted(entry.name for entry in found if pattern.fullmatch(entry.name))
+        return [path for name in names if not why_not_ours(path := f"{_TMP}/{name}", uid)]
+    return []
+
+
+def user_of(name: str) -> int | None:
+    """Whose directory of sockets this name in /tmp is; None: nobody's."""
+    match = re.fullmatch(f"hfs-(0|[1-9][0-9]{{0,9}})(-{_INSTEAD})?", name, re.ASCII)
+    return int(match[1]) if match else None
 
 
 def prefix_of(mountpoint: str) -> str:
@@ -44,20 +72,77 @@ def prefix_of(mountpoint: str) -> str:
     return hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest() + "-"
 
 
-def is_private(directory: str, uid: int) -> bool:
-    """A directory of this user, and no link to one, that nobody else can write to. Raises OSError."""
-    found = os.lstat(directory)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022
-
-
-def paths_of(directory: str, mountpoint: str, suffix: str) -> list[str]:
-    """The sockets of a mountpoint in a directory; none if it cannot be listed."""
-    prefix = prefix_of(mountpoint)
+def open_private(directory: str, uid: int) -> int:
+    """A descriptor of a directory of this user that nobody else can write to. Raises OSError: PermissionError for one
+    that is not so, and for a link."""
     try:
-        names = os.listdir(directory)
-    except OSError:
-        return []
-    return [f"{directory}/{name}" for name in names if name.startswith(prefix) and name.endswith(suffix)]
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:  # a link, too
+        raise PermissionError(errno.EPERM, "is no directory, or a link to one", directory) from None
+    found = os.fstat(descriptor)
+    if found.st_uid == uid and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return descriptor
+    os.close(descriptor)
+    why = "others may write to it" if found.st_uid == uid else f"belongs to user {found.st_uid}"
+    raise PermissionError(errno.EPERM, why, directory)
+
+
+@contextlib.contextmanager
+def opened(directory: str, uid: int) -> Iterator[int]:
+    """As `open_private`, until the block ends."""
+    descriptor = open_private(directory, uid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def why_not_ours(directory: str, uid: int) -> str:
+    """Why it is not this user's alone; empty: it is, or is not there."""
+    try:
+        with opened(directory, uid):
+            return ""
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or "cannot be opened"
+
+
+def why_elsewhere() -> str | None:
+    """A line where sockets of ours do not lie where they should, because somebody else was there first."""
+    uid = os.geteuid()
+    place = f"{_TMP}/hfs-{uid}"
+    why = why_not_ours(place, uid)
+    for directory in directories_of(uid) if why else ():
+        if directory != place and os.path.isdir(directory) and not why_not_ours(directory, uid):
+            return f"{place}: {why}: sockets are put into {directory} instead; have it removed"
+    return None
+
+
+def names(descriptor: int, *suffixes: str) -> list[str]:
+    """Those in a directory that end so, some thousands at most."""
+    with os.scandir(descriptor) as found:
+        return [entry.name for entry in itertools.islice(found, _MOST_NAMES) if entry.name.endswith(suffixes)]
+
+
+def paths_of(directory: str, uid: int, mountpoint: str, suffix: str) -> list[str]:
+    """The sockets of a mountpoint in a directory of this user; none if it is not that user's, or cannot be listed."""
+    prefix = prefix_of(mountpoint)
+    with contextlib.suppress(OSError), opened(directory, uid) as descriptor:
+        return [f"{directory}/{name}" for name in names(descriptor, suffix) if name.startswith(prefix)]
+    return []
+
+
+def connect(connection: socket.socket, directory: int, name: str, uid: int) -> None:
+    """Connect to the socket of this name in an open directory: one of this user's, and no link. Raises OSError."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != uid:
+            raise PermissionError(errno.EPERM, f"is no socket of user {uid}", name)
+        connection.connect(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def new_path(mountpoint: str, suffix: str, *, for_others: bool = False) -> str | None:
@@ -68,11 +153,9 @@ def new_path(mountpoint: str, suffix: str, *, for_others: bool = False) -> str |
     old, since a process that is just starting has bound its socket and does not listen yet.
     """
     prefix = prefix_of(mountpoint)
-    directories = directories_of(os.geteuid())
-    # $XDG_RUNTIME_DIR itself is its owner's alone.
-    for directory in reversed(directories) if for_others and os.geteuid() else directories:
+    for directory in _made(for_others=for_others):
         path = f"{directory}/{prefix}{os.urandom(4).hex()}{suffix}"
-        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and _make_private(directory, for_others=for_others):
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
             _sweep(directory, prefix, suffix)
             return path
     return None
@@ -81,28 +164,38 @@ def new_path(mountpoint: str, suffix: str, *, for_others: bool = False) -> str |
 def mountpoint_of(source: str) -> str | None:
     """A directory of our own to mount a source at that is to be seen elsewhere; None if there is none that is ours
     alone. Those of mounts that have gone are removed meanwhile."""
-    for directory in directories_of(os.geteuid()):
+    for directory in _made():
         path = f"{directory}/{prefix_of(source)}{_MOUNT}"
-        if _make_private(directory):
-            with _alone(directory):
-                with contextlib.suppress(OSError):  # a mount of ours, perhaps dead: whoever mounts there looks
-                    os.mkdir(path, 0o700)
-                with contextlib.suppress(OSError):
-                    os.utime(path)  # nobody takes it away before there is a socket for it
-                _remove_mountpoints(directory)
-            return path
+        with _alone(directory):
+            with contextlib.suppress(OSError):  # a mount of ours, perhaps dead: whoever mounts there looks
+                os.mkdir(path, 0o700)
+            with contextlib.suppress(OSError):
+                os.utime(path)  # nobody takes it away before there is a socket for it
+            _remove_mountpoints(directory)
+        return path
     return None
+
+
+def _made(*, for_others: bool = False) -> Iterator[str]:
+    """Directories of ours, made where they are missing, the best first."""
+    uid = os.geteuid()
+    directories = directories_of(uid)
+    # $XDG_RUNTIME_DIR itself is its owner's alone.
+    for directory in reversed(directories) if for_others and uid else directories:
+        if _make_private(directory, for_others=for_others):
+            yield directory
+    with contextlib.suppress(OSError):  # somebody else was there first: a name that nobody knows beforehand
+        directory = tempfile.mkdtemp(prefix=f"hfs-{uid}-", dir=_TMP)
+        if _make_private(directory, for_others=for_others):
+            yield directory
 
 
 @contextlib.contextmanager
 def _alone(directory: str) -> Iterator[None]:
     """One at a time makes and removes mountpoints in it."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.geteuid()) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _remove_mountpoints(directory: str) -> None:
@@ -110,10 +203,10 @@ def _remove_mountpoints(directory: str) -> None:
 
     Sockets tell it, since removing a directory takes a mount away that only other mount namespaces see there.
     """
-    names = os.listdir(directory)
-    in_use = {name[: name.index("-") + 1] for name in names if name.endswith((DAEMON, KEEPER)) and "-" in name}
+    found = os.listdir(directory)
+    in_use = {name[: name.index("-") + 1] for name in found if name.endswith((DAEMON, KEEPER)) and "-" in name}
     old_s = time.time() - _STARTING_S
-    for name in names:
+    for name in found:
         path = f"{directory}/{name}"
         if name.endswith(f"-{_MOUNT}") and prefix_of(path) not in in_use:
             with contextlib.suppress(OSError):  # mounted, in use otherwise, or gone meanwhile
@@ -126,10 +219,9 @@ def _make_private(directory: str, *, for_others: bool = False) -> bool:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
-        if not is_private(directory, os.geteuid()):
-            return False
-        if for_others:
-            os.chmod(directory, stat.S_IMODE(os.lstat(directory).st_mode) | 0o111)
+        with opened(directory, os.geteuid()) as descriptor:
+            if for_others:
+                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) | 0o111)
     except OSError:
         return False
     return True
@@ -137,22 +229,23 @@ def _make_private(directory: str, *, for_others: bool = False) -> bool:
 
 def _sweep(directory: str, prefix: str, suffix: str) -> None:
     old_s = time.time() - _STARTING_S
-    for name in os.listdir(directory):
-        path = f"{directory}/{name}"
-        with contextlib.suppress(OSError):  # gone meanwhile
-            # Nothing but sockets is looked at: a mount beside them may not answer yet.
-            is_ours = name.endswith(suffix) and (name.startswith(prefix) or os.lstat(path).st_ctime < old_s)
-            if is_ours and is_stale(path):
-                os.unlink(path)
+    with contextlib.suppress(OSError), opened(directory, os.geteuid()) as descriptor:
+        for name in names(descriptor, suffix):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                is_ours = name.startswith(prefix) or os.lstat(name, dir_fd=descriptor).st_ctime < old_s
+                if is_ours and is_stale(descriptor, name):
+                    os.unlink(name, dir_fd=descriptor)
 
 
-def is_stale(path: str) -> bool:
-    """A socket that nobody listens at: its process has ended, or has bound it a moment ago. Never raises."""
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            return False
-    except OSError:
-        return False
+def is_stale(directory: int, name: str) -> bool:
+    """A socket in an open directory that nobody listens at: its process has ended, or has bound it a moment ago. Never
+    raises."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        return probe.connect_ex(path) == errno.ECONNREFUSED
+        try:
+            connect(probe, directory, name, os.fstat(directory).st_uid)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False

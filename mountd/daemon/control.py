@@ -82,7 +82,8 @@ async def open_control(
         storage.learners,
         lambda: names.permissions.why_nobody_is_asked,
     )
-    with socket_path(basics.config) as path, _answering(basics, storage, joined.peers, names, files, cluster):
+    path = socket_path(basics.config)
+    with _answering(basics, storage, joined.peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other) as tunnels:
             storage.own_cache.answers_at(path)
             yield ControlService(daemon, OwnXattrs(cache, path), traffic, tunnels)

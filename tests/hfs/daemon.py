@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -161,4 +162,23 @@ def serving(path: Path, commands: FakeCommands) -> Iterator[None]:
         yield
     finally:
         token[0].run_sync_soon(scope.cancel)
+        thread.join()
+
+
+@contextlib.contextmanager
+def speaking(path: Path, words: bytes) -> Iterator[None]:
+    """A daemon that takes one connection, says `words` and hangs up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def talk() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(words)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        yield
         thread.join()

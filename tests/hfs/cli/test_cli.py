@@ -317,6 +317,10 @@ def test_names_where_a_part_of_a_mount_is_seen() -> None:
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
-    """Names of files and of other users' learners are shown."""
+    """Names of files and of other users' learners are shown, each on one line, in the order of its letters."""
     assert printable("a\x1b]0;owned\x07\x9b31m\udcff\r") == "a\\x1b]0;owned\\x07\\x9b31m\\udcff\\r"
-    assert printable("grüße\n\t\u6570") == "grüße\n\t\u6570"
+    assert printable("grüße \u6570") == "grüße \u6570"
+    obeyed = [*map(chr, (*range(0x20), *range(0x7F, 0xA0))), *"\u2028\u2029\u061c\u200e\u200f\u202e\u2066\u2069"]
+    for letter in obeyed:
+        shown = printable(f"a{letter}removed /etc/passwd")
+        assert (letter in shown, shown.isascii(), len(shown.splitlines())) == (False, True, 1)

@@ -1,21 +1,20 @@
 """The client against the real control socket, and against daemons that are gone, silent or talk nonsense."""
 
-import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hfs.client import client as module
 from hfs.client.client import Client, DaemonSilent, Refused, find_socket, known_sockets
+from hfs.client.control_socket import ControlAddress
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.socket_places import prefix_of
 from hfs.mountd.wire.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
 from hfs.mounting.mountinfo import parse
-from tests.hfs.daemon import FakeCommands, serving
+from tests.hfs.daemon import FakeCommands, serving, speaking
 
 
 def test_all_requests(tmp_path: Path) -> None:
@@ -56,25 +55,6 @@ def test_an_exception_in_news_ends_the_request(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             client.list([], news)
         assert client.status()["pid"] == 4711
-
-
-@contextlib.contextmanager
-def speaking(path: Path, words: bytes) -> Iterator[None]:
-    """A daemon that takes one connection, says `words` and hangs up."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def talk() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(words)
-
-        thread = threading.Thread(target=talk)
-        thread.start()
-        yield
-        thread.join()
 
 
 @pytest.mark.parametrize(
@@ -177,6 +157,6 @@ def test_a_mount_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "known_sockets", known)
     with pytest.raises(DaemonSilent, match="another user"):
         find_socket("/m")
-    assert find_socket("/m") == "/run/user/7/hfs/x.sock"
+    assert find_socket("/m") == ControlAddress("/run/user/7/hfs/x.sock", "/m", 7)
     expected = None if os.geteuid() == 7 else {"XDG_RUNTIME_DIR": "/run/user/7"}
     assert asked == [("/m", 7, expected)] * 2

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,9 @@ def config(path: Path | None, mountpoint: str = "/m") -> Config:
 
 @contextlib.asynccontextmanager
 async def served(path: Path | None, commands: FakeCommands) -> AsyncIterator[str]:
-    with socket_path(config(path)) as place:
-        async with trio.open_nursery() as nursery, serve(place, commands.all(), nursery, OpenFiles(1024)):
-            yield place
+    place = socket_path(config(path))
+    async with trio.open_nursery() as nursery, serve(place, commands.all(), nursery, OpenFiles(1024)):
+        yield place
 
 
 async def replies(stream: trio.SocketStream) -> list[Reply]:
@@ -354,25 +355,25 @@ def test_a_user_who_takes_all_connections_has_taken_only_his_own(
     monkeypatch.setattr(requester, "socket_peer_groups", lambda _connection: ())
 
     async def test() -> None:
-        with socket_path(config(tmp_path / "s")) as path:
-            async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
-                silent = contextlib.AsyncExitStack()
-                await stack.enter_async_context(silent)
-                commands = FakeCommands().all()
-                async with serve(path, commands, nursery, OpenFiles(1024), others=True):
-                    for _ in range(5):
-                        await silent.enter_async_context(await trio.open_unix_socket(path))
-                    await trio.testing.wait_all_tasks_blocked()
-                    (reply,) = await ask(path, encode(Status()))
-                    assert isinstance(reply, Failure)
-                    assert "3 commands of user 12345" in reply.message
-                    for uid in (12346, 0, 12347):
-                        who[0] = uid
-                        assert isinstance((await ask(path, encode(Status())))[0], Result)
-                    await silent.aclose()
-                    await trio.testing.wait_all_tasks_blocked()
-                    who[0] = 12345
+        path = socket_path(config(tmp_path / "s"))
+        async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            silent = contextlib.AsyncExitStack()
+            await stack.enter_async_context(silent)
+            commands = FakeCommands().all()
+            async with serve(path, commands, nursery, OpenFiles(1024), others=True):
+                for _ in range(5):
+                    await silent.enter_async_context(await trio.open_unix_socket(path))
+                await trio.testing.wait_all_tasks_blocked()
+                (reply,) = await ask(path, encode(Status()))
+                assert isinstance(reply, Failure)
+                assert "3 commands of user 12345" in reply.message
+                for uid in (12346, 0, 12347):
+                    who[0] = uid
                     assert isinstance((await ask(path, encode(Status())))[0], Result)
+                await silent.aclose()
+                await trio.testing.wait_all_tasks_blocked()
+                who[0] = 12345
+                assert isinstance((await ask(path, encode(Status())))[0], Result)
 
     run(test)
 
@@ -464,12 +465,14 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_last_resort_is_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/hfs"])
+    monkeypatch.setattr(socket_places, "_TMP", tempfile.mkdtemp(prefix="hfs-", dir="/tmp"))
 
     async def test() -> None:
         async with served(None, FakeCommands()) as path:
             assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
             assert await ask(path, encode(Status()))
-        assert not await trio.Path(path).parent.exists()
+        os.rmdir(os.path.dirname(path))
+        os.rmdir(socket_places._TMP)
 
     run(test)
 

@@ -1,5 +1,6 @@
 """Where sockets lie: the directories of a user, names by mountpoint, and what killed processes have left."""
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -12,13 +13,20 @@ from hfs.mountd.core import socket_places
 from hfs.mountd.core.socket_places import (
     DAEMON,
     KEEPER,
+    connect,
     directories_of,
-    is_private,
+    is_stale,
     mountpoint_of,
     new_path,
+    open_private,
+    opened,
     paths_of,
     prefix_of,
+    user_of,
+    why_elsewhere,
+    why_not_ours,
 )
+from tests.fuse.users import NOBODY, needs_root
 
 
 @pytest.fixture
@@ -49,7 +57,7 @@ def test_what_killed_processes_have_left_goes(short_path: Path, monkeypatch: pyt
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: [str(home)])
     path = new_path("/m", KEEPER)
     assert path is not None
-    assert paths_of(str(home), "/m", KEEPER) == []
+    assert paths_of(str(home), os.geteuid(), "/m", KEEPER) == []
     names = {word: home / f"{prefix_of(of)}{word}{suffix}" for word, of, suffix in [
         ("dead", "/m", KEEPER), ("alive", "/m", KEEPER), ("daemon", "/m", DAEMON), ("other", "/n", KEEPER)
     ]}  # fmt: skip
@@ -77,12 +85,78 @@ def test_a_directory_that_others_write_to_is_passed_over(short_path: Path, monke
     path = new_path("/m", DAEMON)
     assert path is not None
     assert os.path.dirname(path) == str(ours)
-    assert is_private(str(ours), os.geteuid())
-    assert not is_private(str(ours), os.geteuid() + 1)
+    assert why_not_ours(str(ours), os.geteuid()) == why_not_ours("/proc/none", 0) == ""
+    assert why_not_ours(str(ours), os.geteuid() + 1) == f"belongs to user {os.geteuid()}"
+    assert why_not_ours(str(open_to_all), os.geteuid()) == "others may write to it"
     (short_path / "link").symlink_to("ours")
-    assert not is_private(str(short_path / "link"), os.geteuid())
+    (short_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(PermissionError):
+            open_private(str(short_path / name), os.geteuid())
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/none"])
+    monkeypatch.setattr(socket_places, "_TMP", "/proc/none")
     assert new_path("/m", DAEMON) is None
+
+
+def _take(place: Path, how: str) -> None:
+    """Be there first, as anybody may in /tmp."""
+    if how == "link":
+        place.symlink_to("/root")
+    elif how == "file":
+        place.touch()
+    else:
+        place.mkdir()
+        place.chmod(0o777 if how == "open to all" else 0o755)
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["link", "file", "open to all", "another user's"])
+def test_who_was_there_first_stops_nobody(how: str, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one is made, of a name that nobody could know before; everybody finds it again, and hears why."""
+    monkeypatch.setattr(socket_places, "_TMP", str(short_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    short_path.chmod(0o1777)
+    place = short_path / f"hfs-{NOBODY.uid}"
+
+    def found() -> tuple[str | None, str | None, str | None, str | None]:
+        return new_path("/m", DAEMON), new_path("/m", KEEPER), mountpoint_of("/s"), why_elsewhere()
+
+    *before, why = eval(NOBODY.told(short_path, found))
+    assert ({os.path.dirname(path) for path in before}, why) == ({str(place)}, None)
+    (short_path / "again").touch()
+    os.rename(place, short_path / "was")
+    _take(place, how)
+    (short_path / f"hfs-{NOBODY.uid}-planted0").mkdir()
+    *after, why = eval(NOBODY.told(short_path, found))
+    (instead,) = {os.path.dirname(path) for path in after}
+    assert user_of(os.path.basename(instead)) == NOBODY.uid
+    assert os.stat(instead).st_uid == NOBODY.uid
+    assert directories_of(NOBODY.uid, {}) == [str(place), instead]
+    assert why.startswith(f"{place}: ")
+    assert instead in why
+    assert "*" not in why
+    assert eval(NOBODY.told(short_path, found))[2:] == (after[2], why)
+
+
+def test_nothing_but_a_socket_of_its_user_is_connected_to(short_path: Path) -> None:
+    """No link, which may lead to anybody's; no file; of no other user."""
+    uid = os.geteuid()
+    (short_path / "link.keeper").symlink_to("live.keeper")
+    (short_path / "file.keeper").touch()
+    bound(short_path / "dead.keeper").close()
+    with bound(short_path / "live.keeper", listens=True), opened(str(short_path), uid) as directory:
+        for name, owner in (("link.keeper", uid), ("file.keeper", uid), ("live.keeper", uid + 1)):
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as client, pytest.raises(OSError):
+                connect(client, directory, name, owner)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as client:
+            connect(client, directory, "live.keeper", uid)
+        stale = {name for name in os.listdir(short_path) if is_stale(directory, name)}
+    assert stale == {"dead.keeper"}
+
+
+def test_names_of_others_are_told_from_ours() -> None:
+    names = ("hfs-7", "hfs-0", "hfs-7-abcdefg_", "hfs-7-short", "hfs-", "hfs-07", "hfs-٣", "hfs-abcdefgh", "xhfs-7")
+    assert [user_of(name) for name in names] == [7, 0, 7, None, None, None, None, None, None]
 
 
 def test_mountpoints_of_our_own_go_when_nobody_uses_them(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

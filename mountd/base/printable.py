@@ -1,0 +1,21 @@
+"""`printable`: somebody else's words as one line that any terminal takes and none obeys.
+
+Names of files, mounts and learners, and whatever a daemon, a keeper or a record says, are other users' words. All that
+prints one, or puts one into a line or an error, has it go through here.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OBEYED = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # controls: escapes, and what ends a line
+    "\u2028\u2029"  # what some take for the end of a line
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # what shows the rest in another order
+)
+
+
+def printable(text: str) -> str:
+    """The text with controls, ends of lines and marks of direction as escapes, and what is not UTF-8 too."""
+    text = _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return text.encode("utf-8", "backslashreplace").decode()

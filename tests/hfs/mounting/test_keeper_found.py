@@ -1,0 +1,143 @@
+"""Keepers are looked for in directories of their users alone, and those of another user are waited for a moment."""
+
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfs.mountd.core import socket_places
+from hfs.mounting import keeper
+
+UID = os.geteuid()
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hfs-", dir="/tmp") as made:
+        monkeypatch.setattr(socket_places, "directories_of", lambda _uid, _environ=None: [made])
+        yield Path(made)
+
+
+class Keepers:
+    """Listeners in a directory, by what they say; None: nothing."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.asked = 0
+
+    def add(self, path: Path, says: bytes | None) -> None:
+        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(path))
+        listener.listen(64)
+        if says is not None:
+            thread = threading.Thread(target=self._serve, args=(listener, says), daemon=True)
+            thread.start()
+            self._stack.callback(thread.join)
+            self._stack.callback(listener.shutdown, socket.SHUT_RDWR)
+
+    def _serve(self, listener: socket.socket, says: bytes) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self.asked += 1
+            with client:
+                client.recv(65536)
+                client.sendall(says)
+
+
+@pytest.fixture
+def keepers() -> Iterator[Keepers]:
+    with ExitStack() as stack:
+        yield Keepers(stack)
+
+
+def told(**more: Any) -> bytes:
+    return json.dumps({"pid": 1, "device": "0:7", "mountpoint": "/m", "held_by": [], **more}).encode() + b"\n"
+
+
+def found() -> list[str]:
+    return [str(kept.status["mountpoint"]) for kept in keeper.ours()]
+
+
+def test_a_directory_that_others_write_to_is_not_looked_into(place: Path, keepers: Keepers) -> None:
+    keepers.add(place / "a.keeper", told())
+    assert found() == ["/m"]
+    place.chmod(0o777)
+    assert found() == []
+    assert list(keeper.of_user(UID + 1)) == []
+    assert keepers.asked == 1
+
+
+def test_a_link_is_not_followed(place: Path, keepers: Keepers) -> None:
+    """It may lead to any listener of ours that says nothing."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as elsewhere:
+        keepers.add(Path(elsewhere) / "silent", None)
+        for number in range(50):
+            (place / f"{number}.keeper").symlink_to(f"{elsewhere}/silent")
+        keepers.add(place / "z.keeper", told())
+        assert found() == ["/m"]
+
+
+@pytest.mark.parametrize(
+    "says", [b"", b"[]\n", b"[" * 10000, told(held_by=[7]), told(device=[1]), told(config={"a": "A" * 100_000})]
+)
+def test_what_makes_no_sense_hides_nobody(place: Path, keepers: Keepers, says: bytes) -> None:
+    keepers.add(place / "a.keeper", says)
+    keepers.add(place / "b.keeper", told())
+    assert found() == ["/m"]
+    assert keepers.asked == 2
+
+
+def test_all_of_another_user_are_waited_for_together(
+    place: Path, keepers: Keepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many say nothing. That they are another's is what we are told; the sockets are ours."""
+    for number in range(20):
+        keepers.add(place / f"{number}.keeper", None)
+    limits: list[float] = []
+    ask = keeper.ask
+
+    def asked(path: str, owner: int, request: dict[str, Any], limit_s: float) -> tuple[int, dict[str, Any]]:
+        limits.append(limit_s)
+        return ask(path, owner, request, limit_s)
+
+    monkeypatch.setattr(keeper, "ask", asked)
+    monkeypatch.setattr(keeper, "_OTHERS_S", 0.05)
+    monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
+    assert list(keeper.of_user(UID)) == []
+    assert len(limits) == 20
+    assert limits[0] <= 0.05
+    assert max(limits[2:]) <= 0.0, "the rest is not waited for"
+
+
+def test_an_answer_that_comes_by_the_byte_has_a_limit(place: Path, keepers: Keepers) -> None:
+    """Not one for each byte of it."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "a.keeper"))
+        listener.listen()
+        done = threading.Event()
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client:
+                while not done.wait(0.01):
+                    try:
+                        client.send(b" ")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(TimeoutError):
+            keeper.ask(str(place / "a.keeper"), UID, {"ask": "status"}, 0.2)
+        done.set()
+        thread.join()
