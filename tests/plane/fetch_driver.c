@@ -4,11 +4,18 @@
  *
  * A file's first bytes say what all its others are, so bytes of two versions are never right; its mtime is a number that
  * grows, so a look-up of after a recall is never answered with what was before it. Ends with 1 and a line on standard error
- * if a byte was wrong, an answer too old, or a request answered twice or never; see driving.h.
+ * if a byte was wrong, an answer too old, a request answered twice or never, or if a push could have waited for its own
+ * thread or for a READ; see driving.h. Besides:
+ *
+ *   driver late      room for an object is granted a moment too late
+ *   driver recalled  a directory is called back while a file in it is looked at
+ *   driver hang      all threads there may be wait for the source, which then answers again
  */
 #define _GNU_SOURCE
 #include "driving.h"
 #include "fetch.h"
+#include "asking_kernel.h"
+#include "late_source.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -20,31 +27,14 @@
 #define KERNELS 3
 #define DIRECTORY 77
 #define FIRST_LEAF (UINT64_C(1) << 60)
-#define PENDING 64
-#define PATIENCE_S 20
 
 WRAPPED(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument),
         (thread, attributes, run, argument), EAGAIN, EAGAIN)
 
-static int source, cache, ends[2], run = 1;
+static int source, cache, run = 1;
 static long reads, opens, by_python;
 static int64_t written[FILES], recalled[FILES]; /* the mtime of what is there, and of what was there at a recall; atomic */
 static uint64_t generation = 1;
-
-/* ---- a source that answers late ----------------------------------------------------------------------------------- */
-
-static int parking; /* 1: the next second look at a file waits with its answer until it is 3; 2: it does; atomic */
-static int is_slow; /* some answers come a moment late */
-
-int __real_statx(int fd, const char *restrict name, int flags, unsigned mask, struct statx *restrict found);
-int __wrap_statx(int fd, const char *restrict name, int flags, unsigned mask, struct statx *restrict found);
-int __wrap_statx(int fd, const char *restrict name, int flags, unsigned mask, struct statx *restrict found) {
-    int error = __real_statx(fd, name, flags, mask, found), next = 1;
-    if (is_slow && found->stx_mtime.tv_sec % 4 == 0) usleep(3000);
-    if (!(mask & STATX_MODE) && __atomic_compare_exchange_n(&parking, &next, 2, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        while (__atomic_load_n(&parking, __ATOMIC_ACQUIRE) == 2) usleep(100);
-    return error;
-}
 
 /* ---- files of the source ------------------------------------------------------------------------------------------ */
 
@@ -78,76 +68,20 @@ static void check(const char *data, size_t size, const char *what) {
 
 /* ---- the kernel --------------------------------------------------------------------------------------------------- */
 
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t more;
-    uint64_t unique;
-    struct {
-        uint64_t unique; /* 0: free */
-        int answers, error;
-        size_t size;
-        char *body;
-    } pending[PENDING];
-} kernel = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
-
-static size_t asks(uint64_t *unique) {
-    pthread_mutex_lock(&kernel.lock);
-    for (size_t i = 0;; i = (i + 1) % PENDING) {
-        if (kernel.pending[i].unique) continue;
-        *unique = kernel.pending[i].unique = kernel.unique += 2;
-        kernel.pending[i].answers = 0;
-        kernel.pending[i].body = NULL;
-        pthread_mutex_unlock(&kernel.lock);
-        return i;
-    }
-}
-
-static void answered_with(uint64_t unique, int error, const void *body, size_t size) {
-    pthread_mutex_lock(&kernel.lock);
-    for (size_t i = 0; i < PENDING; i++) {
-        if (kernel.pending[i].unique != unique) continue;
-        if (kernel.pending[i].answers++) fail("request %llu was answered twice", (unsigned long long)unique);
-        kernel.pending[i].error = error;
-        kernel.pending[i].size = size;
-        kernel.pending[i].body = malloc(size + 1);
-        memcpy(kernel.pending[i].body, body, size);
-        pthread_cond_broadcast(&kernel.more);
-        pthread_mutex_unlock(&kernel.lock);
-        return;
-    }
-    fail("an answer to request %llu, which nobody waits for", (unsigned long long)unique);
-}
-
-/* What was answered; NULL: an error. The caller frees it. */
-static char *answer_to(size_t slot, size_t *size) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PATIENCE_S;
-    pthread_mutex_lock(&kernel.lock);
-    while (!kernel.pending[slot].answers)
-        if (pthread_cond_timedwait(&kernel.more, &kernel.lock, &until)) fail("request %llu was never answered", (unsigned long long)kernel.pending[slot].unique);
-    char *body = kernel.pending[slot].body;
-    *size = kernel.pending[slot].size;
-    if (kernel.pending[slot].error) free(body), body = NULL;
-    kernel.pending[slot].unique = 0;
-    pthread_mutex_unlock(&kernel.lock);
-    return body;
-}
-
 static char *ask(uint32_t opcode, uint64_t node, const void *in, size_t in_size, char *buffer, size_t *size, int interrupts) {
     char request[512];
     struct fuse_in_header header = {.opcode = opcode, .nodeid = node, .pid = (uint32_t)(uintptr_t)pthread_self() | 1};
     header.len = (uint32_t)(sizeof header + in_size);
-    size_t slot = asks(&header.unique), left = header.len;
+    size_t slot = asks(&header.unique, opcode == FUSE_READ ? node : 0);
     memcpy(request, &header, sizeof header);
     memcpy(request + sizeof header, in, in_size);
     uint64_t unique = header.unique;
-    if (!answer(ends[0], request, &left, buffer)) queue_put(request, left);
+    handle(request, header.len, buffer);
     if (interrupts) {
         struct fuse_in_header stop = {.opcode = FUSE_INTERRUPT, .unique = unique | 1, .len = sizeof stop + sizeof(struct fuse_interrupt_in)};
         memcpy(request, &stop, sizeof stop);
         memcpy(request + sizeof stop, &(struct fuse_interrupt_in){.unique = unique}, sizeof(struct fuse_interrupt_in));
-        left = stop.len;
+        size_t left = stop.len;
         answer(ends[0], request, &left, buffer);
     }
     return answer_to(slot, size);
@@ -472,10 +406,69 @@ static void recalled_meanwhile(void) {
         take_leaf(leaves_id(DIRECTORY, "f0", 2));
     }
     end(last);
+}
+
+/* ---- a source that hangs ------------------------------------------------------------------------------------------ */
+
+/* 1: the pipeline has taken it. */
+static int look_up(const char *name) {
+    static uint64_t unique;
+    char request[128];
+    struct fuse_in_header header = {.opcode = FUSE_LOOKUP, .unique = unique += 2, .nodeid = DIRECTORY, .pid = 1};
+    size_t size = header.len = (uint32_t)(sizeof header + strlen(name) + 1);
+    memcpy(request, &header, sizeof header);
+    memcpy(request + sizeof header, name, strlen(name) + 1);
+    return answer(ends[0], request, &size, NULL);
+}
+
+static void until(int (*is_so)(int), int wanted, const char *what) {
+    for (int64_t until_ns = monotonic_ns() + PATIENCE_S * INT64_C(1000000000); !is_so(wanted); usleep(200))
+        if (monotonic_ns() > until_ns) fail("never: %s (%d)", what, wanted);
+}
+
+static int are_there(int wanted) {
+    uint64_t stuck[FETCH_WORKERS];
+    workers_replace(monotonic_ns() - INT64_C(60000000000), stuck);
+    return workers_left() == wanted;
+}
+
+static void drop_queued(void) {
+    char request[4096];
+    while (queue_take(request, sizeof request) > 0) continue;
+}
+
+static void hang(void) {
+    char name[32];
+    uint64_t stuck[FETCH_WORKERS];
+    unsigned seed = 5;
+    int given_up = 0;
+    if (begin() || lend()) fail("it does not start");
+    for (unsigned file = 0; file < FILES; file++) write_file(file, &seed);
+    int threads = workers_left();
+    set_hangs(1);
+    for (int asked = 0; workers_left(); given_up += threads) {
+        for (int i = 0; i < threads; i++) sprintf(name, "hung-%d", asked++), lend(), look_up(name);
+        until(hang_now, given_up + threads, "all wait for the source");
+        calls = 0, fail_at = given_up ? 0 : 1; /* no thread can be had, once */
+        if (workers_replace(monotonic_ns(), stuck) != (size_t)threads) fail("not all were given up");
+        fail_at = 0;
+        if (!given_up) until(are_there, threads, "threads where none could be had before");
+        drop_queued();
+    }
+    if (given_up != FETCH_THREADS) fail("%d were given up", given_up);
+    lend();
+    if (look_up("f0")) fail("a look-up waits where nobody is left");
+    set_hangs(0);
+    until(are_there, threads, "threads after a hang");
+    lend();
+    if (!look_up("f0")) fail("a look-up is Python's, though threads are back");
+    end(1);
+    drop_queued();
     close_all();
 }
 
 int main(int count, char **arguments) {
+    if (count == 2 && !strcmp(arguments[1], "hang")) return hang(), 0;
     if (count == 2 && !strcmp(arguments[1], "late")) return late(), 0;
     if (count == 2 && !strcmp(arguments[1], "recalled")) return recalled_meanwhile(), 0;
     return drive(count, arguments, fuzz, once);

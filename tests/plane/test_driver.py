@@ -14,7 +14,7 @@ WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),
     "leaves_driver": ("malloc", "calloc"),
     "staged_driver": ("malloc", "calloc", "fstat"),
-    "fetch_driver": ("malloc", "calloc", "pthread_create", "statx"),
+    "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx"),
 }
 """Calls that each driver stands before."""
 SANITIZERS = {"addresses": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
@@ -69,3 +69,9 @@ def test_what_is_fetched_waits_for_room_that_comes_a_moment_late(build: Path, sa
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_what_was_looked_at_before_a_recall_is_entered_nowhere(build: Path, sanitizer: str) -> None:
     run(build, driver(build, sanitizer, "fetch_driver"), "recalled", limit_s=50)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_threads_that_the_source_has_kept_come_back(build: Path, sanitizer: str) -> None:
+    """As many as there may be hang, and once no thread can be had."""
+    run(build, driver(build, sanitizer, "fetch_driver"), "hang", limit_s=50)

@@ -81,17 +81,17 @@ static int reply_open(const struct opens *entry, void *context) {
 }
 
 /* A leaf that is past its time is Python's: it asks the source. */
-static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size, char *buffer) {
+static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size) {
     struct leaf_place place;
     if (jobs_paused() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_fetch(header, size, monotonic_ns());
-    int answered = contents_open(device, header->nodeid, &place, header, size, buffer);
+    int answered = contents_open(device, header->nodeid, &place, header, size, NULL);
     return answered < 0 ? jobs_fetch(header, size, monotonic_ns()) : answered;
 }
 
-static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size, char *buffer) {
+static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size) {
     if ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC) return 0;
-    if (leaves_is_id(header->nodeid) && answer_open_of_leaf(device, header, size, buffer)) return 1;
+    if (leaves_is_id(header->nodeid) && answer_open_of_leaf(device, header, size)) return 1;
     struct question question = {device, header->unique, 0};
     if (!opens_open(header->nodeid, monotonic_ns(), reply_open, &question)) return 0;
     events_add(header->nodeid, header->pid, 0);
@@ -254,7 +254,7 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     case FUSE_GETXATTR:
         return in_size > sizeof(struct fuse_getxattr_in) &&
                answer_getxattr(device, header, (const char *)in + sizeof(struct fuse_getxattr_in), in_size - sizeof(struct fuse_getxattr_in));
-    case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size, buffer);
+    case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, *size, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
     case FUSE_IOCTL: return answer_ioctl(device, header, in, in_size);

@@ -1,8 +1,10 @@
 /* Leaves whose bytes are here: in memory, or in an object of the cache. Opened, read and closed without Python.
  *
  * The first open puts all bytes into the kernel's page cache before it is answered, so that no READ follows; who opens the
- * same file meanwhile waits for that. All handles of a leaf are its id. Each file that somebody has open is written down
- * where the next daemon finds it (counts.c), before the kernel hears of it. A part of the pipeline, see fetch.h.
+ * same file meanwhile waits for that. Only while nobody has it open: a READ that is not answered has pages locked, and a
+ * push waits for them. And never in a thread that reads requests, which would have to answer that READ: such a thread hands
+ * the open over (pushes.c). All handles of a leaf are its id. Each file that somebody has open is written down where the
+ * next daemon finds it (counts.c), before the kernel hears of it. A part of the pipeline, see fetch.h.
  */
 #include "fetch.h"
 
@@ -265,7 +267,7 @@ static int answer_open(int device, struct content *content, const struct leaf_pl
 /* All bytes; NULL: they are not in memory. Without the lock, by whoever is pushing. */
 static const char *bytes(struct content *content, char *buffer) {
     if (content->data) return content->data;
-    return staged_whole(content->facts.number, size_of(content), buffer) ? buffer : NULL;
+    return buffer && staged_whole(content->facts.number, size_of(content), buffer) ? buffer : NULL;
 }
 
 /* Without the lock. 1: all bytes are in the page cache; 0: they are here, and were not put there; -1: they are not here. */
@@ -274,52 +276,74 @@ static int push(int device, struct content *content, char *buffer) {
     return data ? !push_pages(device, content->facts.leaf, data, size_of(content)) : -1;
 }
 
-static void answer_waiters(int device, struct content *content, const struct leaf_place *place, struct waiter *waiter, int is_python) {
+/* With the lock. */
+static int is_nowhere(struct content *content) {
+    return !content->is_taken && !content->data && !staged_knows(content->facts.number);
+}
+
+static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_here, int is_to_fetch) {
+    struct leaf_place place;
+    if (!leaves_place(content->facts.leaf, 0, &place)) is_here = is_to_fetch = 0;
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
         pthread_mutex_lock(&content->lock);
-        int answered = !is_python && !content->is_taken && answer_open(device, content, place, (void *)waiter->request);
+        int answered = is_here && !content->is_taken && answer_open(device, content, &place, (void *)waiter->request);
         pthread_mutex_unlock(&content->lock);
+        if (!answered && is_to_fetch) answered = jobs_fetch((void *)waiter->request, waiter->size, monotonic_ns());
         if (!answered) queue_put(waiter->request, waiter->size);
         free(waiter);
     }
 }
 
-/* With the lock, which is free when it returns. -1: its bytes are nowhere any more. */
-static int push_and_answer(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header, char *buffer) {
-    content->is_pushing = 1;
-    pthread_mutex_unlock(&content->lock);
+void contents_push(int device, struct content *content, char *buffer) {
     int pushed = push(device, content, buffer);
     pthread_mutex_lock(&content->lock);
     content->is_pushing = 0;
     if (pushed > 0) content->is_pushed = 1;
     if (pushed > 0) drop_data(content);
-    int answered = pushed >= 0 && !content->is_taken && answer_open(device, content, place, header);
     struct waiter *waiters = content->waiters;
     content->waiters = NULL;
-    int is_evicted = pushed < 0 && !content->is_taken && !staged_knows(content->facts.number);
+    int is_evicted = pushed < 0 && is_nowhere(content);
     if (is_evicted) content->facts.number = 0;
     end_if_empty(content);
-    answer_waiters(device, content, place, waiters, pushed < 0);
-    return is_evicted ? -1 : answered;
+    answer_waiters(device, content, waiters, pushed >= 0, is_evicted);
+    let_go(content);
+}
+
+/* With the lock: the request is answered when the push has ended. 0: no memory. */
+static int wait_for_push(struct content *content, const void *request, size_t size) {
+    struct waiter *waiter = waiter_of(request, size, content->facts.leaf);
+    if (waiter) waiter->next = content->waiters, content->waiters = waiter;
+    return waiter != NULL;
+}
+
+/* With the lock: by the caller, or by whom it is handed over to, with the caller's hold. 0: by nobody. */
+static int begin_push(struct content *content, const void *request, size_t size, int is_own) {
+    if (content->open || !wait_for_push(content, request, size)) return 0;
+    if (is_own || pushes_add(content)) return content->is_pushing = 1;
+    waiters_drop(content->waiters);
+    content->waiters = NULL;
+    return 0;
 }
 
 int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer) {
     struct content *content = hold(leaf);
     if (!content) return 0;
-    int answered = 0;
+    int answered = 0, is_begun = 0;
     pthread_mutex_lock(&content->lock);
+    int is_in_pages = content->is_pushed || !size_of(content);
     if (content->is_pushing && !content->is_taken) {
-        struct waiter *waiter = waiter_of(request, size, leaf);
-        if (waiter) waiter->next = content->waiters, content->waiters = waiter, answered = 1;
-        pthread_mutex_unlock(&content->lock);
-    } else if (content->is_taken || content->is_pushed || !size_of(content)) {
-        if (!content->is_taken) answered = answer_open(device, content, place, request);
-        pthread_mutex_unlock(&content->lock);
-    } else {
-        answered = push_and_answer(device, content, place, request, buffer);
+        answered = wait_for_push(content, request, size);
+    } else if (!is_in_pages && is_nowhere(content)) {
+        content->facts.number = 0;
+        answered = -1;
+    } else if (!content->is_taken) {
+        is_begun = !is_in_pages && begin_push(content, request, size, buffer != NULL);
+        answered = is_begun || answer_open(device, content, place, request);
     }
-    let_go(content);
+    end_if_empty(content);
+    if (is_begun && buffer) contents_push(device, content, buffer);
+    if (!is_begun) let_go(content);
     return answered;
 }
 

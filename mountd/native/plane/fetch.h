@@ -8,6 +8,7 @@
  *   source.c    one file of the source: opened, looked at, read, looked at again
  *   user.c      as whom that is done, if not as the daemon's own user
  *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
+ *   pushes.c    contents that are to be pushed for somebody who opens them
  *   store.c     new objects in the cache, from numbers and room that Python has granted
  *   fetched.c   what has become of each file, for Python
  *   buffers.c   memory for their bytes
@@ -182,14 +183,23 @@ void contents_stored(struct content *held, uint64_t number); /* it can be read f
 void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages */
 /* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
 int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
-/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `buffer` of ANSWER_BYTES. */
+/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `buffer` of ANSWER_BYTES; NULL: the thread
+ * reads requests, and must not push. */
 int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer);
+void contents_push(int device, struct content *held, char *buffer); /* what was handed over; who waits for it is answered */
 ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: jobs_fetch */
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
 void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */
 size_t contents_count(void);
 void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere: those that the cache has go first */
 size_t contents_homeless(void); /* bytes that only memory has, and nobody has read */
+
+/* ---- pushes.c ----------------------------------------------------------------------------------------------------- */
+
+int pushes_add(struct content *held);   /* to be pushed; 0: there is no thread for it, or too many wait */
+struct content *pushes_next(void);      /* waits; NULL: to end */
+void pushes_begin(int threads);         /* so many call pushes_next, or will */
+void pushes_end(void);                  /* what is there goes on; nothing is added any more */
 
 /* ---- follows.c ---------------------------------------------------------------------------------------------------- */
 
@@ -262,6 +272,7 @@ int jobs_paused(void);
 
 #define FETCH_WORKERS 64  /* that are waited for */
 #define FETCH_THREADS 256 /* and with those that were given up */
+#define PUSH_THREADS 4    /* besides: a push is a copy, and waits for nobody */
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes); /* 0, or an errno */
 void workers_stop(int64_t patience_ns); /* returns when all have ended, or later than that */
@@ -270,7 +281,10 @@ extern struct reader_waits { /* of those who wait for what they want from the so
 } reader_waits;
 
 size_t workers_homeless(void); /* bytes that wait in memory since the cache has no room, and such as are fetched ahead now */
-size_t workers_replace(int64_t before_ns, uint64_t *directories); /* those that wait for the source since before; as jobs_hanging */
+/* Those that wait for the source since before are given up, and others take their places, now or as soon as there is room
+ * for one more; as jobs_hanging. */
+size_t workers_replace(int64_t before_ns, uint64_t *directories);
+int workers_left(void); /* that take jobs: 0 where all wait for the source, and no more can be started */
 
 /* ---- in answers.c ------------------------------------------------------------------------------------------------- */
 

@@ -81,7 +81,7 @@ static int wait_for(struct lent *lent, const char *name, size_t size, enum job_g
     uint64_t directory = lent->entry.node, key = leaves_key(directory, name, size);
     struct job *job = NULL;
     pthread_mutex_lock(&jobs.lock);
-    int is_ours = waiter && !jobs.stopping && !owned_has(key), is_new = 0;
+    int is_ours = waiter && !jobs.stopping && workers_left() && !owned_has(key), is_new = 0;
     if (is_ours) job = find(lent->generation, key, directory, name, size);
     if (job || !is_ours)
         lent_let_go(lent);

@@ -1,8 +1,9 @@
-/* The threads of the pipeline: each does one job after the other, and waits for the source as long as that takes.
+/* The threads of the pipeline: each does one job after the other, and waits for the source as long as that takes; some
+ * only push.
  *
  * They read no requests, so they may push pages and answer whoever waits. One that the source does not answer is given up
- * by Python: another takes its place, and it ends when it comes back. They take no signals, and never run Python. A part
- * of the pipeline, see fetch.h.
+ * by Python: another takes its place, at once or as soon as a thread can be had, and it ends when it comes back. They take
+ * no signals, and never run Python. A part of the pipeline, see fetch.h.
  */
 #include "fetch.h"
 
@@ -19,6 +20,8 @@
 
 static struct {
     int count;   /* that run, given up or not; atomic */
+    int wanted, taken; /* numbers of threads, and how many of them one has that is not given up; atomic */
+    char has[FETCH_WORKERS]; /* which; atomic */
     size_t homeless; /* what is being fetched ahead, at most, for which the cache has no room; atomic */
     size_t spare_bytes;
     size_t may_wait; /* for room: as many as fetch ahead, so that the others are there for readers */
@@ -128,15 +131,26 @@ static void run(struct job *job, char *buffer) {
     if (is_without_room) __atomic_sub_fetch(&workers.homeless, (size_t)job->lent->largest, __ATOMIC_ACQ_REL);
 }
 
+static int take(int number) {
+    if (__atomic_exchange_n(&workers.has[number], 1, __ATOMIC_ACQ_REL)) return 0;
+    __atomic_add_fetch(&workers.taken, 1, __ATOMIC_ACQ_REL);
+    return 1;
+}
+
+static void leave(int number) {
+    if (__atomic_exchange_n(&workers.has[number], 0, __ATOMIC_ACQ_REL)) __atomic_sub_fetch(&workers.taken, 1, __ATOMIC_ACQ_REL);
+}
+
 static void *work(void *argument) {
     int number = (int)(intptr_t)argument;
     char name[16], *buffer = aligned_alloc(4096, ANSWER_BYTES);
     snprintf(name, sizeof name, "hfs-fetch-%d", number);
     pthread_setname_np(pthread_self(), name);
     struct job *job = NULL;
-    if (buffer && user_begin()) { /* no memory just now: others do its work */
+    if (!buffer || user_begin()) { /* no memory just now: others do its work */
         free(buffer);
         buffer = NULL;
+        leave(number);
     }
     while (buffer && (job = jobs_next(number))) {
         run(job, buffer);
@@ -147,7 +161,17 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static int start_one(int number) {
+static void *push(void *argument) {
+    char *buffer = aligned_alloc(4096, ANSWER_BYTES); /* without it what lies in memory is pushed, and nothing else */
+    struct content *content;
+    pthread_setname_np(pthread_self(), "hfs-push");
+    while ((content = pushes_next())) contents_push((int)(intptr_t)argument, content, buffer);
+    free(buffer);
+    __atomic_sub_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
+    return NULL;
+}
+
+static int start_one(void *(*run)(void *), int argument) {
     pthread_attr_t attributes;
     pthread_t thread;
     sigset_t all, before;
@@ -157,12 +181,26 @@ static int start_one(int number) {
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* Python's own thread takes them */
     __atomic_add_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
-    int error = pthread_create(&thread, &attributes, work, (void *)(intptr_t)number);
+    int error = pthread_create(&thread, &attributes, run, (void *)(intptr_t)argument);
     if (error) __atomic_sub_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return error;
 }
+
+/* Numbers that no thread has get one, as far as that is possible now. */
+static int start_missing(void) {
+    int error = 0, wanted = __atomic_load_n(&workers.wanted, __ATOMIC_ACQUIRE);
+    for (int number = 0; number < wanted && !error; number++) {
+        if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE) >= FETCH_THREADS + PUSH_THREADS) return EAGAIN;
+        if (!take(number)) continue;
+        error = start_one(work, number);
+        if (error) leave(number);
+    }
+    return error;
+}
+
+int workers_left(void) { return __atomic_load_n(&workers.taken, __ATOMIC_ACQUIRE); }
 
 size_t workers_homeless(void) { return contents_homeless() + __atomic_load_n(&workers.homeless, __ATOMIC_ACQUIRE); }
 
@@ -176,17 +214,22 @@ int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) 
     workers.may_wait = (size_t)ahead_at_most;
     owned_begin();
     jobs_begin(device, (size_t)ahead_at_most, ahead_bytes);
-    for (int i = 0; i < count; i++) {
-        int error = start_one(i);
-        if (error && !i) return error;
-        if (error) break; /* fewer do as well */
-    }
+    for (int number = 0; number < FETCH_WORKERS; number++) leave(number);
+    __atomic_store_n(&workers.wanted, count, __ATOMIC_RELEASE);
+    int error = start_missing();
+    if (error && !workers_left()) return error; /* fewer do until there are more */
+    pushes_begin(PUSH_THREADS);
+    int pushing = 0;
+    while (pushing < PUSH_THREADS && !start_one(push, device)) pushing++;
+    pushes_begin(pushing);
     return 0;
 }
 
 void workers_stop(int64_t patience_ns) {
     int64_t end_ns = monotonic_ns() + patience_ns;
+    __atomic_store_n(&workers.wanted, 0, __ATOMIC_RELEASE);
     jobs_end();
+    pushes_end();
     while (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE) && monotonic_ns() < end_ns)
         nanosleep(&(struct timespec){.tv_nsec = REST_NS}, NULL);
 }
@@ -194,7 +237,7 @@ void workers_stop(int64_t patience_ns) {
 size_t workers_replace(int64_t before_ns, uint64_t *directories) {
     int stuck[FETCH_WORKERS];
     size_t count = jobs_hanging(before_ns, stuck, directories);
-    for (size_t i = 0; i < count; i++)
-        if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE) < FETCH_THREADS) start_one(stuck[i]);
+    for (size_t i = 0; i < count; i++) leave(stuck[i]);
+    start_missing();
     return count;
 }
