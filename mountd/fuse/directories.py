@@ -3,9 +3,16 @@
 A listing is shown as it was when it was opened or rewound. An entry is sent with its attributes, which is a reference
 to its node, or as a mere name (see `listing`); an error in place of a reply that already has entries would lose the
 references in it, so such a reply is sent as it is.
+
+`.` and `..` come first, as nearly every file system has them: there are programs that leave out two entries. They are
+entries 0 and 1 to the kernel, so that entry `n` of a listing has the offset `n + 2`, and references to nothing.
 """
 
 from __future__ import annotations
+
+import stat
+import struct
+from array import array
 
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.kernel.fastpath import Entries
@@ -28,6 +35,11 @@ _SOON_S = 2.0
 
 _READDIR_AHEAD = 512
 """Names whose attributes are asked for at once while a directory is listed: 32 threads of 16 names."""
+
+_DOTS = (b".", b"..")
+_DOT_RECORD = struct.Struct("=QqHB5s")
+"""Of getdents64(2)."""
+_DOT_STARTS = array("I", [0, _DOT_RECORD.size])
 
 
 class DirectoryReplies:
@@ -53,12 +65,14 @@ class DirectoryReplies:
         await self._permissions.check(node, WantedAccess.LIST, asker)
         return self._handles.add_directory(DirectoryHandle(node, unique=unique))
 
-    async def read(self, number: int, start: int, token: pyfuse3.ReaddirToken) -> None:
-        """Add to the reply `token` the entries from position `start` on, as many as fit and can be had together."""
+    async def read(self, number: int, offset: int, token: pyfuse3.ReaddirToken) -> None:
+        """Add to the reply `token` the entries from `offset` on, as many as fit and can be had together."""
         plain = fastpath.wants_names()
         handle = self._handles.directory(number)
-        listing = await self._listing(handle, start)
-        if not await listing.reaches(start):
+        start = max(offset - len(_DOTS), 0)
+        listing = await self._listing(handle, offset, start)
+        is_more = await listing.reaches(start)
+        if not self._add_dots(token, handle.node, listing, offset, plain=plain) or not is_more:
             return
         # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
         stat_ahead = self._namespace.stat_ahead
@@ -80,8 +94,8 @@ class DirectoryReplies:
         """The kernel lets go of a handle."""
         self._handles.remove_directory(number)
 
-    async def _listing(self, handle: DirectoryHandle, start: int) -> Listing:
-        if handle.listing is not None and start:
+    async def _listing(self, handle: DirectoryHandle, offset: int, start: int) -> Listing:
+        if handle.listing is not None and offset:
             return handle.listing
         listing = self._namespace.listings.get(handle.node)
         if start:
@@ -89,6 +103,29 @@ class DirectoryReplies:
         else:  # opened, or rewound: rewinddir(3) shows the directory anew
             handle.begin(listing)
         return listing
+
+    def _add_dots(self, token: pyfuse3.ReaddirToken, node: Node, listing: Listing, offset: int, *, plain: bool) -> bool:
+        """Whether all of `.` and `..` that come at `offset` or behind it are in the reply."""
+        left = _DOTS[offset:]
+        if not left:
+            return True
+        known = {b".": node, b"..": node.parent or node}
+        inodes = {name: listing.dots.get(name, known[name].attributes.inode) for name in _DOTS}
+        if fastpath.takes_names():
+            records = b"".join(
+                _DOT_RECORD.pack(inodes[name], 0, _DOT_RECORD.size, stat.S_IFDIR >> 12, name) for name in _DOTS
+            )
+            how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
+            where = offset, len(_DOTS), offset + 1
+            fastpath.answer_with_names(records, _DOT_STARTS, *where, directory_id=node.id, how=how)
+            pyfuse3.readdir_reply(token, b"", self._name_only, 0)
+            return fastpath.names_answered() == len(left)
+        for number, name in enumerate(left, offset + 1):
+            entry = pyfuse3.EntryAttributes()
+            entry.st_ino, entry.st_mode = inodes[name], stat.S_IFDIR
+            if not pyfuse3.readdir_reply(token, name, entry, number):
+                return False
+        return True
 
     async def _add_whole_soon(
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start: int
@@ -124,7 +161,7 @@ class DirectoryReplies:
                     handle.batch_end = position
                     continue
                 dentry = await self._namespace.lookups.child(handle.node, listing[position])
-            if not self._add_entry(token, listing[position], dentry, position + 1):
+            if not self._add_entry(token, listing[position], dentry, position):
                 return position
             position, added = position + 1, added or dentry.node is not None
         return position
@@ -142,7 +179,7 @@ class DirectoryReplies:
             return 0
         block, index = listing.block(position)
         count = min(len(block) - index, handle.batch_end - position)
-        return self._add_run(token, handle.node, block, (index, index + count), position + 1, Entries.LEAVES_ONLY)
+        return self._add_run(token, handle.node, block, (index, index + count), position, Entries.LEAVES_ONLY)
 
     def _add_run(
         self,
@@ -150,11 +187,12 @@ class DirectoryReplies:
         node: Node,
         block: Block,
         run: tuple[int, int],
-        next_position: int,
+        position: int,
         how: Entries,
     ) -> int:
-        """How many of these entries of one block were added."""
-        fastpath.answer_with_names(block.records, block.starts, *run, next_position, directory_id=node.id, how=how)
+        """How many of these entries of one block, the first of which is entry `position`, were added."""
+        where = *run, _offset_behind(position)
+        fastpath.answer_with_names(block.records, block.starts, *where, directory_id=node.id, how=how)
         pyfuse3.readdir_reply(token, b"", self._name_only, 0)
         return fastpath.names_answered()
 
@@ -171,23 +209,28 @@ class DirectoryReplies:
                 names, dentry = names_before(self._namespace, node, listing, position)
             if names:
                 how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
-                taken = self._add_run(token, node, block, (index, index + names), position + 1, how)
+                taken = self._add_run(token, node, block, (index, index + names), position, how)
                 position += taken
                 if taken < names:
                     return position
             if dentry is not None:
-                if not self._add_entry(token, listing[position], dentry, position + 1):
+                if not self._add_entry(token, listing[position], dentry, position):
                     return position
                 position += 1
         return position
 
-    def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, next_position: int) -> bool:
+    def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, position: int) -> bool:
         """False: it does not fit. One that has gone since it was listed is left out."""
         node = dentry.node
         if node is None:
             return True
         self._namespace.holds.referenced(node)
-        if pyfuse3.readdir_reply(token, name, self._entries.entry(node, dentry.expires_s), next_position):
+        if pyfuse3.readdir_reply(token, name, self._entries.entry(node, dentry.expires_s), _offset_behind(position)):
             return True
         self._namespace.holds.not_referenced(node)  # the kernel has not seen it
         return False
+
+
+def _offset_behind(position: int) -> int:
+    """Of entry `position` of a listing."""
+    return position + len(_DOTS) + 1

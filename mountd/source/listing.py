@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -31,11 +32,11 @@ from hfs.mountd.native.libc import checked, libc
 from hfs.mountd.source.descriptors import Directories, show
 from hfs.mountd.source.threads import SourceThreads
 
-_LENGTH_AT, _TYPE_AT, _NAME_AT = 16, 18, 19
+_OFFSET_AT, _LENGTH_AT, _TYPE_AT, _NAME_AT = 8, 16, 18, 19
 """In a struct linux_dirent64: u64 inode, s64 offset, u16 bytes of the record, u8 type, and the name, ended by a NUL."""
 _MAY_BE_FILES = (0, stat.S_IFMT(stat.S_IFREG) >> 12)
 """DT_UNKNOWN and DT_REG."""
-_HIDDEN = (b".", b"..")
+_DOTS = (b".", b"..")
 _DOT = ord(".")
 
 _BLOCK_BYTES = 256 << 10
@@ -46,21 +47,26 @@ _getdents64 = getattr(libc, "getdents64", None) or libc.getdents  # musl calls i
 
 
 class Block:
-    """What one getdents64(2) gave, and where in it each name's record begins; `.` and `..` are left out.
+    """What one getdents64(2) gave, and where in it each name's record begins; `.` and `..` are left out: `dots`, with
+    their inode numbers.
 
     The type is that of readdir(3), 0 where the source does not tell: whoever reads the directory then asks for the
     attributes, which the kernel hands on to us, so nothing is asked of the source here.
     """
 
-    __slots__ = ("records", "starts")
+    __slots__ = ("dots", "records", "starts")
 
     def __init__(self, records: bytes) -> None:
         starts = array("I")
+        dots: tuple[tuple[bytes, int], ...] = ()
         at, end = 0, len(records)
         while at < end:
-            if records[at + _NAME_AT] != _DOT or _name(records, at) not in _HIDDEN:
+            if records[at + _NAME_AT] != _DOT or (name := _name(records, at)) not in _DOTS:
                 starts.append(at)
+            else:
+                dots += ((name, int.from_bytes(records[at : at + _OFFSET_AT], sys.byteorder)),)
             at += records[at + _LENGTH_AT] | records[at + _LENGTH_AT + 1] << 8
+        self.dots = dots
         self.records = records
         self.starts = starts
 
@@ -109,6 +115,8 @@ class Listing:
         """Of the names up to the end of each block, as far as they were asked for."""
         self._grown = trio.Event()
         self._error: Exception | None = None
+        self.dots: dict[bytes, int] = {}
+        """The inode numbers of `.` and `..`, as far as the source has named these."""
         self.complete = False
         """Nothing will be added: the source has given all, or has failed."""
         self.memory_bytes = 0
@@ -122,6 +130,7 @@ class Listing:
     def _take_apart(self) -> None:
         for records in self._records:
             block = Block(records)
+            self.dots.update(block.dots)
             if len(block):
                 self._blocks.append(block)
                 self._firsts.append(self._count)

@@ -9,6 +9,7 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,37 @@ def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, paths)))
 
 
+MODES = {"with the extension": (), "without": (), "immutable": ("--immutable",), "daemon": ("--io-mode", "daemon")}
+
+
+@pytest.fixture(params=MODES)
+def without(request: pytest.FixtureRequest) -> str:
+    """One of MODES."""
+    if request.param == "without":
+        request.getfixturevalue("without_extension")
+    return str(request.param)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Directories of no, three and many names."""
+    many(tmp_path / "source/many", 700)
+    (tmp_path / "source/empty").mkdir()
+    (tmp_path / "source/few").mkdir()
+    for name in "012":
+        (tmp_path / "source/few" / name).touch()
+    return tmp_path / "source"
+
+
+@contextmanager
+def opened(path: bytes) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def many(folder: Path, count: int) -> Path:
     """A folder of `count` empty files, whose names do not come in the order in which they were made."""
     folder.mkdir(parents=True)
@@ -42,25 +74,74 @@ def many(folder: Path, count: int) -> Path:
     return folder
 
 
-def records(path: bytes) -> list[tuple[bytes, int, int]]:
-    """Name, d_ino and d_type as getdents64(2) gives them: os.scandir hides the type behind a stat."""
+DOTS = [b".", b".."]
+
+
+def records_of(directory: int, room_bytes: int = 1 << 15) -> Iterator[tuple[bytes, int, int, int]]:
+    """Name, d_ino, d_type and the offset behind it as getdents64(2) gives them: os.scandir hides the type behind a
+    stat, and knows no . and .. ."""
     libc = ctypes.CDLL(None, use_errno=True)
-    room = ctypes.create_string_buffer(1 << 15)
-    found = []
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        while (size := libc.getdents64(directory, room, len(room))) > 0:
-            at = 0
-            while at < size:
-                inode, _, length, kind = struct.unpack_from("=QqHB", room.raw, at)
-                name = room.raw[at + 19 : at + length].split(b"\0")[0]
-                if name not in (b".", b".."):
-                    found.append((name, inode, kind))
-                at += length
-        assert size == 0, os.strerror(ctypes.get_errno())
-    finally:
-        os.close(directory)
-    return sorted(found)
+    room = ctypes.create_string_buffer(room_bytes)
+    while (size := libc.getdents64(directory, room, len(room))) > 0:
+        at = 0
+        while at < size:
+            inode, offset, length, kind = struct.unpack_from("=QqHB", room.raw, at)
+            yield room.raw[at + 19 : at + length].split(b"\0")[0], inode, kind, offset
+            at += length
+    assert size == 0, os.strerror(ctypes.get_errno())
+
+
+def records(path: bytes) -> list[tuple[bytes, int, int]]:
+    """All of these, sorted, . and .. with them; offsets are a file system's own."""
+    with opened(path) as directory:
+        return sorted(record[:3] for record in records_of(directory))
+
+
+def test_dots_come_first_wherever_a_reader_begins(source: Path, hfs_mount: HfsMount, without: str) -> None:
+    """Programs leave out two entries (MATLAB's `files(3:end)`). With the source's inode numbers, in a directory of the
+    mount, in its root and in an empty one; before anything is known of it, and after all was looked up."""
+    hfs = hfs_mount(source, *MODES[without])
+    for folder in ("", "empty", "few", "many"):
+        place = hfs.path / folder
+        for room_bytes in (32, 80, 1 << 15):  # one record a call; two
+            with opened(os.fsencode(place)) as directory, opened(os.fsencode(source / folder)) as original:
+                shown = list(records_of(directory, room_bytes))
+                expected = {record[0]: record[:3] for record in records_of(original)}
+                assert [record[0] for record in shown[:2]] == DOTS
+                assert {record[0]: record[:3] for record in shown} == expected
+                assert len(shown) == len(expected)
+                assert shown[0][1] == os.stat(place).st_ino
+                for index in (0, 1, 2):  # from the offset behind one on, and from the beginning
+                    os.lseek(directory, shown[index - 1][3] if index else 0, os.SEEK_SET)
+                    assert list(records_of(directory, room_bytes)) == shown[index:]
+                    if index == len(shown) - 1:
+                        break
+            for name in os.listdir(place):
+                os.lstat(place / name)
+    assert os.listdir(hfs.path / "empty") == []
+
+
+def test_dots_are_no_look_ups_of_their_directories(source: Path, hfs_mount: HfsMount) -> None:
+    """The kernel never gives a count back for them: a directory would be held for ever."""
+    hfs = hfs_mount(source)
+    assert records(os.fsencode(hfs.path / "few"))
+    before = nodes(hfs)
+    for _ in range(50):
+        assert records(os.fsencode(hfs.path / "few"))
+        assert records(os.fsencode(hfs.path / "empty"))
+    assert nodes(hfs) - before <= 4
+
+
+def test_a_killed_daemon_between_dots_and_names(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source)
+    with opened(os.fsencode(hfs.path / "few")) as directory:
+        reader = records_of(directory, 32)
+        shown = []
+        for _ in range(3):
+            shown.append(next(reader)[0])
+            hfs.crash()
+        shown += [record[0] for record in reader]
+    assert (shown[:2], sorted(shown[2:])) == (DOTS, [b"0", b"1", b"2"])
 
 
 def folders(root: bytes) -> Iterator[bytes]:
@@ -234,15 +315,16 @@ def test_positions_can_be_taken_up_again(tmp_path: Path, any_source: AnySource, 
             if not name:
                 break
             shown.append(name)
-        assert sorted(shown) == [os.fsencode(f"{number:06d}.jpg") for number in range(2500)]
-        for index in random.Random(1).sample(range(2500), 60):
+        assert shown[:2] == DOTS
+        assert sorted(shown[2:]) == [os.fsencode(f"{number:06d}.jpg") for number in range(2500)]
+        for index in [0, 1, 2, *random.Random(1).sample(range(2502), 60)]:
             libc.seekdir(stream, places[index])
             assert next_name() == shown[index]
         libc.rewinddir(stream)
         assert [next_name() for _ in shown] == shown
-        for made_up in (2499, 2500, 2501, 99_999, 2**40, 2**62):
+        for made_up in (2501, 2502, 2503, 99_999, 2**40, 2**62):
             libc.seekdir(stream, made_up)
-            assert (next_name() == b"") is (made_up >= 2500)
+            assert (next_name() == b"") is (made_up >= 2502)
     finally:
         libc.closedir(stream)
 
