@@ -3,30 +3,28 @@
     from hfs.hint import hinted
     sampler = hinted(DistributedSampler(dataset, ...), files=[path for path, _ in dataset.samples], mount="/data")
 
-Each epoch's order is drawn once, sent, and given out unchanged. Where there is no daemon, or it dies, refuses or is
-slow, the training goes on as with the bare sampler; one warning is logged. Logged and not `warnings.warn`, since a
-program that turns warnings into errors must not end for a hint; without any logging set up Python prints it to stderr.
+The sampler's own iterator gives out what it gives out when the job asks for it, and never before; what is told ahead
+comes from elsewhere (`hfs/training/hinted_iterator.py`). Where there is no daemon, or it dies, refuses or is slow, the
+training goes on as with the bare sampler; one warning is logged. Logged and not `warnings.warn`, since a program that
+turns warnings into errors must not end for a hint; without any logging set up Python prints it to stderr.
 
-Runs inside training jobs: imports no framework. A sampler is drawn ahead only while a daemon listens.
+Runs inside training jobs: imports no framework.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hfs.layouts.files import Path, check_samples
 from hfs.layouts.layout import Layout
-from hfs.training import sampler_order as orders
 from hfs.training.hint_session import Hints
+from hfs.training.hinted_iterator import hinted_iterator
+from hfs.training.stand_in import StandIn, class_for, keep
 
 __all__ = ["Hinted", "Hints", "hinted", "hints_of"]
-
-AT_S = 0.05
-"""Between two messages of progress: twenty a second tell the daemon the rate, and cost the job nothing."""
 
 
 def hinted(
@@ -39,12 +37,19 @@ def hinted(
     rank: int | None = None,
     world: int | None = None,
     control: str | None = None,
+    ahead: bool = False,
+    index_of: Callable[[Any], Any] | None = None,
 ) -> Any:  # noqa: ANN401 - it has all that the sampler has
     """The same sampler, whose order the daemon of a mount of hfs is told.
 
     `sampler` is any iterable of indices or of lists of indices (a batch sampler), or an array of indices; index i means
     the whole of `files[i]` or sample i of `layout` (a Layout, or the path of its file). Give one of the two. Paths are
     absolute and below the mount, or relative to it. The result has all attributes and methods of the sampler.
+
+    `ahead`: this sampler may be copied (its data set is not) and drawn from beside, which shows what it will give out;
+    all random states are put back. Not needed for the samplers of PyTorch and hfs and those with a `state_dict`; of any
+    other what it has given out is told. `index_of`: the index in an item, or all of them, where the sampler gives out
+    something else: `hinted(sampler, ..., index_of=lambda item: item[1])`.
 
     `mount`: the mountpoint; found from the first file, or if there is only one. `name`: for people, in `hfs status`.
     `rank`, `world`: which learner of how many, 0 <= rank < world; by default the sampler's own, or the launcher's.
@@ -60,107 +65,65 @@ def hinted(
         layout = os.fspath(layout)
     if mount is not None:
         mount = os.path.abspath(mount)  # a job may go to another directory later
-    hints = Hints(files=files, layout=layout, mount=mount, control=control, name=name, learner=learner)
-    return (Hinted if hasattr(sampler, "__len__") else _Unsized)(sampler, hints)
+    hints = Hints(
+        files=files,
+        layout=layout,
+        mount=mount,
+        control=control,
+        name=name,
+        learner=learner,
+        ahead=ahead,
+        index_of=index_of,
+    )
+    return _stand_in(sampler, hints)
 
 
 def hints_of(sampler: object) -> Hints | None:
     """What `hinted` has made of this sampler, or of the one that it batches; None: nothing."""
     for _ in range(4):
-        if issubclass(type(sampler), _Unsized):
+        if issubclass(type(sampler), Hinted):
             found: Hints = object.__getattribute__(sampler, "_hfs_hints")
             return found
-        sampler = getattr(sampler, "sampler", None)
+        try:
+            sampler = getattr(sampler, "sampler", None)
+        except Exception:  # noqa: BLE001 - a sampler may raise anything
+            return None
     return None
 
 
-def _given_out(
-    iterator: Iterator[Any], limit: int, epoch: int | None, sampler: object, hints: Hints
-) -> Generator[Any, None, None]:
-    """The items of `iterator`; the first `limit` of them are drawn, and told, when the first is asked for."""
-    lease = hints.take(sampler, epoch)
-    if lease is None:
-        yield from iterator
-        return
-    try:
-        items, fault = orders.draw(iterator, limit)
-        ends = lease.begin(items)
-        clock, due = time.monotonic, 0.0
-        for item, position in zip(items, range(1, len(items) + 1) if ends is None else ends.tolist(), strict=True):
-            now = clock()
-            if now >= due:
-                if due:
-                    lease.follow(sampler)
-                due = now + AT_S
-                lease.at(position)
-            yield item
-        lease.follow(sampler)
-        if fault is not None:
-            raise fault
-        del items
-        yield from iterator
-    finally:
-        lease.over()
-
-
-class _Unsized:
+class Hinted(StandIn):
     """A sampler and its hints. All but `__iter__` is the sampler's."""
 
-    __slots__ = ("__weakref__", "_hfs_hints", "_hfs_sampler")
+    __slots__ = ("_hfs_hints",)
 
-    def __init__(self, sampler: Any, hints: Hints) -> None:  # noqa: ANN401 - any sampler, and whatever its attributes are
-        object.__setattr__(self, "_hfs_sampler", sampler)
-        object.__setattr__(self, "_hfs_hints", hints)
+    _hfs_hints: Hints
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Hinted:  # noqa: PYI034 - of another class, made for this one
+        """Another sampler of the same class, hinted in the same way: Lightning makes one by `type(sampler)(...)`."""
+        made: Hinted = _stand_in(cls._hfs_kind(*arguments, **named), copy.copy(cls._hfs_made_with))  # type: ignore[attr-defined]  # of the class that was made for one sampler
+        return made
 
     def __iter__(self) -> Iterator[Any]:
-        sampler = self._hfs_sampler
-        limit = orders.DRAW_AHEAD
-        if hasattr(sampler, "__len__"):
-            try:
-                limit = len(sampler)
-            except (TypeError, NotImplementedError):
-                pass  # a wrapper of something that has none
-        # Begun now as the bare one would be, drawn when the first item is asked for: so everything that has a random
-        # state sees the same calls in the same order.
-        return _given_out(iter(sampler), limit, orders.epoch_of(sampler), sampler, self._hfs_hints)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any sampler, and whatever its attributes are
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)  # copying and pickling look for these, and mean this object
-        return getattr(object.__getattribute__(self, "_hfs_sampler"), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any sampler, and whatever its attributes are
-        setattr(self._hfs_sampler, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        delattr(self._hfs_sampler, name)
-
-    def __dir__(self) -> Iterable[str]:
-        return dir(self._hfs_sampler)
+        return hinted_iterator(self._hfs_bare, self._hfs_hints)
 
     def __repr__(self) -> str:
-        return f"hinted({self._hfs_sampler!r})"
+        return f"hinted({self._hfs_bare!r})"
 
-    def __copy__(self) -> _Unsized:
-        return type(self)(copy.copy(self._hfs_sampler), self._hfs_hints)
+    def __copy__(self) -> Hinted:
+        return _stand_in(copy.copy(self._hfs_bare), self._hfs_hints)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._hfs_sampler, self._hfs_hints)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hinted:
+        return _stand_in(copy.deepcopy(self._hfs_bare, memo), copy.copy(self._hfs_hints))
 
-    @property  # type: ignore[misc] # what unittest.mock does too: isinstance asks it when the type does not fit
-    def __class__(self) -> type:
-        """The sampler's class to isinstance, so that frameworks treat it as what it is; not of plain containers."""
-        kind = type(self._hfs_sampler)
-        return type(self) if kind.__module__ in {"builtins", "numpy", "torch"} else kind
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401 - as object's
+        return _stand_in, (self._hfs_bare, self._hfs_hints)
 
 
-class Hinted(_Unsized):
-    """One of a sampler that has a length."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        return len(self._hfs_sampler)
-
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - any sampler, and whatever its attributes are
-        return self._hfs_sampler[index]
+def _stand_in(sampler: Any, hints: Hints) -> Hinted:  # noqa: ANN401 - any sampler
+    kind = class_for(Hinted, type(sampler))
+    # A copy, which has no connection: a class goes only when the garbage collector finds it.
+    body = {"__slots__": (), "_hfs_kind": type(sampler), "_hfs_made_with": copy.copy(hints)}
+    found: Hinted = object.__new__(type(kind.__name__, (kind,), body))
+    keep(found, "_hfs_bare", sampler)
+    keep(found, "_hfs_hints", hints)
+    return found

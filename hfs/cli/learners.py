@@ -33,13 +33,25 @@ def learners_table(hints: Mapping[str, Any]) -> Table | None:
             _title(learner),
             str(learner.get("pid") or "-"),
             _or_dash(learner.get("epoch"), str),
-            f"{learner.get('position', 0):,} of {total:,}" if total else "-",  # 0: between two epochs
+            _position(learner, total),
             _or_dash(rate, lambda value: f"{value:,.3g}"),
             _or_dash(share, lambda value: f"{value:.1%}"),
             _or_dash(learner.get("ahead_bytes"), size),
-            _or_dash(learner.get("eta_s"), duration),
+            "-" if learner.get("only_given") else _or_dash(learner.get("eta_s"), duration),
+        )
+    if any(learner.get("only_given") and learner.get("total") for learner in learners):
+        table.caption = (
+            "*: what its sampler will give out is not known, only what was given out is told; hinted(..., ahead=True)"
+            " lets a copy of the sampler be drawn (docs/hints.md)"
         )
     return table
+
+
+def _position(learner: Mapping[str, Any], total: int | None) -> str:
+    if not total:
+        return "-"  # between two epochs
+    position = f"{learner.get('position', 0):,}"
+    return f"{position} *" if learner.get("only_given") else f"{position} of {total:,}"
 
 
 def epochs_table(hints: Mapping[str, Any]) -> Table | None:

@@ -80,7 +80,15 @@ class HintConnection:
             self._connection.send(encode(part), deadline)
         self._answer(deadline)
 
-    def send_order(self, epoch: int, indices: npt.NDArray[np.int64], *, following: bool = False) -> None:
+    def send_order(
+        self,
+        epoch: int,
+        indices: npt.NDArray[np.int64],
+        *,
+        first: int = 0,
+        only_given: bool = False,
+        following: bool = False,
+    ) -> None:
         """Say what will be read; of more than MAX_ORDER_SAMPLES the first. Does not wait for the answer.
 
         Raises DaemonSilent and Refused: the connection is then closed.
@@ -95,7 +103,7 @@ class HintConnection:
                 for start in range(0, max(1, len(indices)), step):
                     part = indices[start : start + step]
                     last = start + step >= len(indices)
-                    message = Order(epoch, part.tobytes(), start=start, last=last, following=following)
+                    message = Order(epoch, part.tobytes(), start, last, following, first, only_given)
                     self._connection.send(encode(message), time.monotonic() + ORDER_S)
                 self._unanswered += 1
         except HfsError as error:

@@ -13,28 +13,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hfs.client.client import Client, find_socket
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.layouts.files import Path, files_layout
 from hfs.layouts.layout import Layout
 from hfs.mountd.base.errors import HfsError
-from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES, Waited, encode_layout, layout_digest
+from hfs.mountd.wire.hints import Waited, encode_layout, layout_digest
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Join
 from hfs.mounting import mountinfo
 from hfs.training import sampler_order as orders
 from hfs.training.hint_connection import JOIN_S, HintConnection
 from hfs.training.launcher import job_name, process_token, rank_and_world
+from hfs.training.sampler_order import IndexOf, Indices
 
 log = logging.getLogger("hfs.hint")
 
 _CONNECTIONS = 4
 """Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
 forgotten in a reference cycle."""
-_REPEATS = 64
-"""So many times as many samples as there are may an order name; mountd/hints/hint_session.py refuses more."""
 _CHECKED_FILES = 64
 """The versions of more files than this are not compared with the layout: a stat each."""
 
@@ -54,7 +52,12 @@ class Hints:
         control: str | None,
         name: str,
         learner: tuple[int, int] | None,
+        ahead: bool = False,
+        index_of: IndexOf | None = None,
     ) -> None:
+        self.ahead = ahead
+        """The job's word that its sampler may be copied and drawn."""
+        self.index_of = index_of
         self._files, self._layout = files, layout
         self._mount, self._control = mount, control
         self._name, self._learner = name, learner
@@ -75,7 +78,7 @@ class Hints:
 
     def __getstate__(self) -> dict[str, Any]:
         """All but connections, which belong to this process."""
-        kept = ("_files", "_layout", "_mount", "_control", "_name", "_learner")
+        kept = ("_files", "_layout", "_mount", "_control", "_name", "_learner", "ahead", "index_of")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -210,82 +213,59 @@ class Lease:
 
     def __init__(self, hints: Hints, learner: HintConnection, epoch: int, samples: int, again: bool) -> None:
         self.learner: HintConnection | None = learner
-        self._hints = hints
-        self._epoch = epoch
-        self._samples = samples
-        self._again = again
-        self._told = 0
-        self._items = 0
-        """Of the order, as long as that of the next epoch has not been looked at; then 0."""
-        self._indices: npt.NDArray[np.int64] | None = None
+        self.hints = hints
+        self.epoch = epoch
+        self.samples = samples
+        self.again = again
+        """Whether the epoch before had the same number."""
+        self._is_told = False
         self._complained = False
 
-    def begin(self, items: list[Any]) -> npt.NDArray[np.int64] | None:
-        """Send the order. Gives the position after each item (None: item i ends at i + 1)."""
-        ends = None
-        try:
-            indices, ends = orders.flatten(items)
-            self._check(indices)
-            indices = indices[: self._most()]
-            if self.learner is not None and len(indices):
-                self.learner.send_order(self._epoch, indices)
-                self._told = len(indices)
-                self._items, self._indices = len(items), indices
-        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            self._hints.trouble(error)
-        return ends
+    def is_heard(self) -> bool:
+        """Whether somebody listens, as far as is known."""
+        if self.learner is not None and not self.learner.usable():
+            self._complain(self.learner)
+        return self.learner is not None and not self.learner.closed
 
-    def _most(self) -> int:
-        """How much of an order the daemon takes; an endless sampler over few samples says more."""
-        return min(MAX_ORDER_SAMPLES, max(1 << 20, _REPEATS * self._samples))
+    def tell(self, first: int, indices: Indices, *, only_given: bool) -> None:
+        """The order from position `first` of the epoch on. Raises HfsError."""
+        self._check(first, indices)
+        if self.learner is not None and len(indices):
+            self.learner.send_order(self.epoch, indices, first=first, only_given=only_given)
+            self._is_told = True
 
-    def _check(self, indices: npt.NDArray[np.int64]) -> None:
-        if len(indices) and (indices.min() < 0 or indices.max() >= self._samples):
-            at = int(np.argmax((indices < 0) | (indices >= self._samples)))
+    def tell_following(self, indices: Indices) -> None:
+        """The order of the epoch after this one. Raises HfsError."""
+        self._check(0, indices)
+        if self.learner is not None:
+            self.learner.send_order(self.epoch + 1, indices, following=True)
+
+    def _check(self, first: int, indices: Indices) -> None:
+        if len(indices) and (indices.min() < 0 or indices.max() >= self.samples):
+            at = int(np.argmax((indices < 0) | (indices >= self.samples)))
             raise orders.NotIndices(
-                f"the sampler gives out {indices[at]} at position {at}, and there are {self._samples} samples"
+                f"the sampler gives out {indices[at]} at position {first + at}, and there are {self.samples} samples"
             )
 
-    def follow(self, sampler: object) -> None:
-        """Send the order of the epoch after this one, where it can be known; once.
-
-        Not before the training has its first samples: drawing and taking in 50 000 of them took the learner and the
-        daemon 30 to 60 ms, for which the first batch would wait.
-        """
-        items, indices = self._items, self._indices
-        self._items, self._indices = 0, None
-        if indices is None:
-            return
-        try:
-            self._tell_following(sampler, indices, items)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
-            self._hints.trouble(error)
-
-    def _tell_following(self, sampler: object, indices: npt.NDArray[np.int64], items: int) -> None:
-        ahead = orders.following(sampler, self._epoch + 1)
-        if ahead is None or self.learner is None:
-            return
-        if not self._again and not orders.repeats(sampler):  # again: nobody calls set_epoch, so it stays as it is
-            drawn, fault = orders.draw(ahead, items)
-            if fault is not None:
-                return
-            indices, _ = orders.flatten(drawn)
-            self._check(indices)
-        self.learner.send_order(self._epoch + 1, indices[: self._most()], following=True)
+    def withdraw(self) -> None:
+        """What was told is not what will be read."""
+        if self.learner is not None and self._is_told:
+            self.learner.over_nowait(self.epoch)
+        self._is_told = False
 
     def at(self, position: int) -> None:
         """Progress, to the daemon that was told the order."""
         learner = self.learner
-        if learner is None or not self._told:
-            return
-        learner.at_nowait(min(position, self._told))
+        if learner is not None and self._is_told:
+            learner.at_nowait(position)
+            self._complain(learner)
+
+    def _complain(self, learner: HintConnection) -> None:
         if learner.trouble is not None and not self._complained:
             self._complained = True
-            self._hints.trouble(learner.trouble)
+            self.hints.trouble(learner.trouble)
 
     def over(self) -> None:
         """The epoch has ended, or its iterator has been dropped."""
-        learner = self.learner
-        if learner is not None and self._told:
-            learner.over_nowait(self._epoch)
-        self._hints.give(self)
+        self.withdraw()
+        self.hints.give(self)

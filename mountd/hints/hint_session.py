@@ -49,6 +49,8 @@ _REPEATS = 64
 """An order may name a sample more than once (padding, weights), but not be many times as long as there are samples."""
 _SHORT = 1 << 20
 
+_MAX_POSITION = 1 << 62
+
 _KEPT_EPOCHS = 100
 
 
@@ -80,6 +82,9 @@ class HintSession:
         self.plan: EpochPlan | None = None
         self.epoch: int | None = None
         self.samples = 0
+        self._first = 0
+        """Position in the epoch of the first sample of the order."""
+        self._only_given = False
         self.epochs: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._frame_bytes = 0
         self._blob = bytearray()
@@ -209,6 +214,7 @@ class HintSession:
             plan.begin()
             plan.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
             self.epoch, self.samples = part.epoch, length
+            self._first, self._only_given = min(max(part.first, 0), _MAX_POSITION), part.only_given
             self._order_bytes = [order_bytes, 0]
             self._account(part.epoch)
         self._changed()
@@ -220,9 +226,10 @@ class HintSession:
         return self.plan
 
     def reached(self, position: int) -> None:
-        """So many samples of the order have been given out. Nonsense is harmless."""
+        """So many samples of the epoch have been given out. Nonsense is harmless."""
         if self.plan is not None and self.epoch is not None:
-            self.plan.schedule.advance(self.number, min(max(position, 0), self.samples), trio.current_time())
+            position = min(max(position - self._first, 0), self.samples)
+            self.plan.schedule.advance(self.number, position, trio.current_time())
             self._changed()
 
     def _over(self, epoch: int) -> None:
@@ -280,8 +287,9 @@ class HintSession:
         figures: dict[str, Any] = {}
         if standing is not None:
             figures = {
-                "position": standing.position,
-                "total": standing.samples,
+                "position": standing.position + self._first,
+                "total": standing.samples and standing.samples + self._first,
+                "only_given": self._only_given,
                 "rate": standing.rate,
                 "staged_share": round(standing.here_share, 4),
                 "eta_s": standing.eta_s,

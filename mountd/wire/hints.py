@@ -72,9 +72,14 @@ class Order(Message, frozen=True):
     indices: bytes
     """int64."""
     start: int = 0
-    """Position of the first of these in the epoch: 0, or where the part before ended."""
+    """Position of the first of these in the order: 0, or where the part before ended."""
     last: bool = True
     following: bool = False
+    first: int = 0
+    """Position in the epoch of the first index of the order: it may be long, or not known further, and is then told by
+    parts of it, each of which replaces the one before."""
+    only_given: bool = False
+    """The sampler has given all of it out already: nobody knows what it will give out next."""
 
 
 class At(Message, frozen=True):

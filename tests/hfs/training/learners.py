@@ -56,6 +56,15 @@ class Heard:
                     parts = []
         return found
 
+    def windows(self) -> list[tuple[int, list[int]]]:
+        """(position of the first, indices) of each order of an epoch under way, in order."""
+        firsts = [m.first for m in self.messages if isinstance(m, Order) and m.last and not m.following]
+        return [(first, indices) for first, (_, indices) in zip(firsts, self.orders(), strict=True)]
+
+    def only_given(self) -> bool:
+        """Whether the last order was of what had been given out."""
+        return [m.only_given for m in self.messages if isinstance(m, Order) and not m.following][-1]
+
     def positions(self) -> list[int]:
         return [message.position for message in self.messages if isinstance(message, At)]
 

@@ -131,10 +131,10 @@ def test_the_daemon_is_told_once_a_second(tmp_path: Path, clock: Clock) -> None:
                     clock.now += 1
                     next(batches)
                 clock.now += 10
-            batches.close()
+            del batches  # left
         account.end_epoch()
         assert account.epochs == [EpochTimes(1, 3, 30, 0, 3, 1), EpochTimes(2, 3, 30, 0, 3, 1)]
-        del loader, batches
+        del loader
         gc.collect()
 
 

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs import hint
 from hfs.hint import hinted, hints_of
 from hfs.layouts.layout import Layout
 from hfs.mountd.wire.hints import MAX_LAYOUT_BYTES
 from hfs.mountd.wire.protocol import Failure, encode
+from hfs.samplers import GroupShuffleSampler
+from hfs.training import told_order
 from tests.conftest import Logs
 from tests.hfs.training.learners import FakeDaemon, listening
 
@@ -60,7 +61,7 @@ class Shuffled:
 
 def test_the_daemon_hears_all_and_the_training_sees_no_difference(daemon: FakeDaemon) -> None:
     bare = Shuffled(100, 1, 2)
-    sampler = with_hint(Shuffled(100, 1, 2), daemon, name="train")
+    sampler = with_hint(Shuffled(100, 1, 2), daemon, name="train", ahead=True)
     for epoch in (0, 1):
         bare.set_epoch(epoch)
         sampler.set_epoch(epoch)
@@ -105,7 +106,7 @@ def test_the_daemon_sees_the_end_while_a_forked_child_lives(daemon: FakeDaemon) 
 
 
 def test_progress_is_the_number_of_samples_given_out(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hint, "AT_S", 0.0)
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
     batches = [[1, 2, 3], [4], [], [5, 6]]
     assert list(with_hint(batches, daemon)) == batches
     daemon.wait(lambda: daemon.only.overs() == [0])
@@ -116,7 +117,7 @@ def test_progress_is_the_number_of_samples_given_out(daemon: FakeDaemon, monkeyp
 def test_an_early_stop_ends_the_epoch_and_the_connection_stays(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hint, "AT_S", 0.0)
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
     sampler = with_hint(range(100), daemon)
     assert list(itertools.islice(sampler, 3)) == [0, 1, 2]
     gc.collect()
@@ -152,25 +153,31 @@ def test_a_length_that_is_too_short_and_a_sampler_that_fails(daemon: FakeDaemon)
                 raise self.fault
             yield from (7, 8, 9)
 
-    assert list(with_hint(Odd(None), daemon)) == [5, 6, 7, 8, 9]
+    assert list(with_hint(Odd(None), daemon, ahead=True)) == [5, 6, 7, 8, 9]
     got: list[int] = []
     with pytest.raises(OSError, match="no more"):
-        got.extend(with_hint(Odd(OSError("no more")), daemon))
+        got.extend(with_hint(Odd(OSError("no more")), daemon, ahead=True))
     assert got == [5, 6]
     gc.collect()
     daemon.wait(lambda: sum(len(heard.overs()) for heard in daemon.heard) == 2)
-    assert [heard.orders() for heard in daemon.heard] == [[(0, [5, 6, 7])], [(0, [5, 6])]]
+    assert [heard.orders() for heard in daemon.heard] == [[(0, [5, 6, 7, 8, 9])], [(0, [5, 6])]]
 
 
 def test_an_endless_sampler_is_drawn_in_part(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.training.sampler_order.DRAW_AHEAD", 10)
-    sampler = with_hint(_Endless(), daemon)
+    monkeypatch.setattr(told_order, "MOST", 10)
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
+    sampler = with_hint(_Endless(), daemon, ahead=True)
     with pytest.raises(TypeError):
         len(sampler)
     assert list(itertools.islice(sampler, 25)) == [i % 7 for i in range(25)]
     gc.collect()
     daemon.wait(lambda: daemon.only.overs() == [0])
-    assert daemon.only.orders() == [(0, [i % 7 for i in range(10)])]
+    orders = daemon.only.windows()
+    assert orders[0][0] == 0
+    assert all(
+        len(order) <= 10 + 25 and order == [i % 7 for i in range(first, first + len(order))] for first, order in orders
+    )
+    assert orders[-1][0] + len(orders[-1][1]) > 25
 
 
 class _Endless:
@@ -299,7 +306,7 @@ def test_a_daemon_of_another_kind(
 
 
 def test_an_order_that_is_refused(daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hint, "AT_S", 0.0)
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
     daemon.on_order = lambda _order: Failure("this order is not followed")
     logs.expect("this order is not followed")
     iterator = iter(with_hint(list(range(100)) * 1000, daemon))
@@ -311,7 +318,7 @@ def test_an_order_that_is_refused(daemon: FakeDaemon, logs: Logs, monkeypatch: p
 
 
 def test_the_daemon_dies_in_mid_epoch(daemon: FakeDaemon, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hint, "AT_S", 0.0)
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
     logs.expect("is gone")
     sampler = with_hint(range(100), daemon)
     iterator = iter(sampler)
@@ -364,7 +371,7 @@ def test_all_else_is_the_samplers(daemon: FakeDaemon) -> None:
 
 
 def test_copies_and_pickles_leave_the_connection_here(daemon: FakeDaemon) -> None:
-    sampler = with_hint(Shuffled(10), daemon)
+    sampler = with_hint(Shuffled(10), daemon, ahead=True)
     iterator = iter(sampler)
     next(iterator)
     for other in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler), copy.copy(sampler)):
@@ -375,12 +382,11 @@ def test_copies_and_pickles_leave_the_connection_here(daemon: FakeDaemon) -> Non
     daemon.wait(lambda: len(daemon.heard) == 4 and daemon.heard[0].orders() == [(0, list(Shuffled(10)))])
 
 
-def test_two_hinted_epochs_of_one_number_follow_themselves(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.training.sampler_order._SEEDED_MODULE", Shuffled.__module__)
-    sampler = with_hint(Shuffled(10), daemon)
+def test_two_hinted_epochs_of_one_number_follow_themselves(daemon: FakeDaemon) -> None:
+    sampler = with_hint(GroupShuffleSampler(10, 1), daemon)
     first = list(sampler)
     daemon.wait(lambda: daemon.only.overs() == [0])
-    other = Shuffled(10)
+    other = GroupShuffleSampler(10, 1)
     other.set_epoch(1)
     assert daemon.only.orders(following=True) == [(1, list(other))]
     assert list(sampler) == first  # set_epoch was forgotten

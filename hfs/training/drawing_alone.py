@@ -1,0 +1,85 @@
+"""A place to run code of the job beside the training, where it can do nothing that the training notices.
+
+Its random numbers come from a second set of states, its warnings go nowhere, and it is ended when it turns to anybody
+else, or takes long: a sampler may wait for what the training tells it, or agree on something with the other ranks. That
+is seen by the interpreter's profile function, before the call.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import warnings
+from types import FrameType, TracebackType
+from typing import Any
+
+from hfs.training import random_states
+
+_LONGEST_S = 0.5
+_OTHERS = (
+    *("_thread", "asyncio", "concurrent", "mpi4py", "multiprocessing", "queue", "select", "socket", "subprocess"),
+    *("_queue", "_socket", "_multiprocessing", "threading", "torch.distributed", "torch.multiprocessing", "torch.nn"),
+)
+"""Modules that wait for others, or speak with them."""
+_WAITING = {("time", "sleep"), ("posix", "read"), ("posix", "fork"), ("posix", "waitpid")}
+_LOCKS = {"acquire", "get", "put"}
+"""Methods of C classes, which tell no module."""
+
+
+class Disturbs(BaseException):
+    """The job's code has turned to somebody, or takes long. No Exception, which that code might catch."""
+
+
+class DrawingAlone:
+    """Within it code of the job runs alone. Not in two threads at once, and not within itself."""
+
+    def __init__(self) -> None:
+        self._own = random_states.current()
+        self._kept: random_states.State = []
+        self._profile: Any = None
+        self._collects = False
+        self._until = 0.0
+        self._warnings = warnings.catch_warnings()
+
+    def begin_anew(self) -> None:
+        """What it draws from is what the process's states are now."""
+        self._own = random_states.current()
+
+    def __enter__(self) -> None:
+        self._kept = random_states.current()
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("ignore")
+        random_states.put_back(self._own)
+        self._until = time.monotonic() + _LONGEST_S
+        self._collects = gc.isenabled()
+        gc.disable()  # what it finalizes is the job's, and may speak with others
+        self._profile = sys.getprofile()
+        sys.setprofile(self._look)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.setprofile(self._profile)
+        if self._collects:
+            gc.enable()
+        try:
+            self._own = random_states.current()
+        finally:
+            random_states.put_back(self._kept)
+            self._warnings.__exit__(kind, error, trace)
+
+    def _look(self, frame: FrameType, event: str, called: Any) -> None:  # noqa: ANN401 - a function of C, or nothing
+        if event == "call":
+            module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        elif event == "c_call":
+            module, name = str(getattr(called, "__module__", None)), str(getattr(called, "__name__", ""))
+            owner = type(getattr(called, "__self__", None))
+            if name in _LOCKS and owner.__module__ in _OTHERS:
+                module = owner.__module__
+        else:
+            return
+        is_others = any(module == other or module.startswith(f"{other}.") for other in _OTHERS)
+        if is_others or (module, name) in _WAITING or time.monotonic() > self._until:
+            raise Disturbs(f"{module}.{name}")

@@ -1,0 +1,127 @@
+"""The iterator that a hinted sampler gives out: the sampler's own, step by step, and the daemon is told beside it.
+
+The sampler's own iterator is never asked for more than the job asks for. All its attributes are there (`state_dict`,
+`load_state_dict`, ...), items are handed on as they are, and what it raises is raised where it raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from hfs.training.copied_sampler import CopiedSampler, copied_at_begin, copied_at_work
+from hfs.training.drawing_alone import Disturbs
+from hfs.training.hint_session import Hints
+from hfs.training.known_orders import Begin, Pieces, known
+from hfs.training.sampler_order import epoch_of
+from hfs.training.stand_in import StandIn, class_for, keep
+from hfs.training.told_order import ToldOrder
+
+log = logging.getLogger("hfs.hint")
+
+_Made = TypeVar("_Made")
+
+
+class _Beginning:
+    """An epoch that the job has begun and not asked the first item of."""
+
+    def __init__(self, sampler: Any, hints: Hints) -> None:  # noqa: ANN401 - any sampler
+        """Reads of the sampler what its own `iter` will read."""
+        self._sampler = sampler
+        self._hints = hints
+        self._epoch = epoch_of(sampler)
+        self._known: Begin | None = None
+        self._copy: CopiedSampler | None = None
+        self._known = _tried(lambda: known(sampler, hints.index_of))
+        if self._known is None:
+            self._copy = _tried(lambda: copied_at_begin(sampler, hints.index_of, ahead=hints.ahead))
+
+    def begin(self, iterator: Any) -> ToldOrder | None:  # noqa: ANN401 - any sampler's
+        """The first item is about to be asked for; None: there are no hints."""
+        lease = self._hints.take(self._sampler, self._epoch)
+        if lease is None:
+            return None
+        sampler, hints = self._sampler, self._hints
+
+        def anew() -> Pieces | None:
+            return _pieces(_tried(lambda: copied_at_work(sampler, iterator, hints.index_of, ahead=hints.ahead)))
+
+        if self._known is not None:
+            pieces = _tried(self._known)
+        else:  # the iterator may have been loaded with a state since it was made
+            at_work = _tried(lambda: copied_at_work(None, iterator, hints.index_of, ahead=hints.ahead))
+            pieces = _pieces(at_work or self._copy)
+        return ToldOrder(lease, sampler, pieces, anew, hints.index_of)
+
+
+def _tried(make: Callable[[], _Made]) -> _Made | None:
+    """What `make` gives; None where the job's own code raises something, or cannot be copied."""
+    try:
+        return make()
+    except (Exception, Disturbs) as error:  # noqa: BLE001 - whatever it is, the training goes on
+        log.debug("nothing is told ahead: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _pieces(copied: CopiedSampler | None) -> Pieces | None:
+    return None if copied is None else copied.pieces()
+
+
+class HintedIterator(StandIn):
+    """Stands in for a sampler's iterator."""
+
+    __slots__ = ("_hfs_beginning", "_hfs_told")
+
+    _hfs_beginning: _Beginning | None
+    _hfs_told: ToldOrder | None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:  # noqa: ANN401 - whatever samplers give out
+        told = self._hfs_told
+        if self._hfs_beginning is not None:
+            told = self._hfs_beginning.begin(self._hfs_bare)
+            keep(self, "_hfs_beginning", None)
+            keep(self, "_hfs_told", told)
+        if told is None:
+            return next(self._hfs_bare)
+        try:
+            item = next(self._hfs_bare)
+        except BaseException as error:
+            told.end(at_its_end=isinstance(error, StopIteration))
+            raise
+        told.given(item)
+        return item
+
+    def __copy__(self) -> Any:  # noqa: ANN401 - a copy has no hints, as two would tell of one epoch
+        return copy.copy(self._hfs_bare)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - as above
+        return copy.deepcopy(self._hfs_bare, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401 - as above
+        return _same, (self._hfs_bare,)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # never begun
+            if self._hfs_told is not None:
+                self._hfs_told.end()
+
+
+def _same(bare: Any) -> Any:  # noqa: ANN401 - what was pickled
+    return bare
+
+
+def hinted_iterator(sampler: Any, hints: Hints) -> HintedIterator:  # noqa: ANN401 - any sampler
+    """Begin the sampler's iteration. Raises what the sampler's own `iter` raises."""
+    beginning = _Beginning(sampler, hints)
+    bare = iter(sampler)
+    found = class_for(HintedIterator, type(bare))()
+    keep(found, "_hfs_bare", bare)
+    keep(found, "_hfs_beginning", beginning)
+    keep(found, "_hfs_told", None)
+    return found
