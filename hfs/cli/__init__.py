@@ -25,6 +25,7 @@ import importlib
 import click
 
 import hfs
+from hfs.cli import streams
 from hfs.cli.command import Command, CommandGroup
 
 __all__ = ["Command", "CommandGroup", "cli", "main"]
@@ -89,4 +90,5 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point of the `hfs` command."""
+    streams.guard()
     cli(prog_name="hfs")

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from hfs.cli import streams
 from hfs.mountd.base.errors import HfsError
 
 if TYPE_CHECKING:
@@ -68,6 +69,18 @@ class Command(click.Command):
         for parameter in self.params:
             if {parameter.metavar, parameter.name} & _PATHS and type(parameter.type) in _TEXTS:
                 parameter.type = _Path()
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
+        """Run the command. Raises click's Exit where it was to print and cannot."""
+        streams.begin(ctx.info_name)
+        try:
+            return super().invoke(ctx)
+        except streams.CannotPrint as error:
+            from hfs.cli.shared import complain
+
+            streams.begin(None)  # what is left is left out
+            complain(str(error))
+            raise click.exceptions.Exit(1) from None
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002 - click's
         """The first sentence, whole, for the list of commands."""

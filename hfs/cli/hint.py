@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 import hfs
-from hfs.cli import CommandGroup
+from hfs.cli import CommandGroup, streams
 from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
 from hfs.cli.hint_input import read_list, read_order, within
 from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
@@ -299,4 +299,5 @@ def _staged_share(hints: dict[str, Any], join: Join) -> float:
 
 def main() -> None:
     """The entry point of the `hfs-hint` command."""
+    streams.guard()
     hint(prog_name="hfs-hint")

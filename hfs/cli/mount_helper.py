@@ -13,6 +13,7 @@ import re
 import click
 
 import hfs
+from hfs.cli import streams
 from hfs.cli.command import Command
 from hfs.mountd.base.errors import ConfigError, HfsError
 
@@ -73,6 +74,7 @@ def _without_rw(options: tuple[str, ...]) -> str:
 
 def main() -> None:
     """The entry point of the command `mount.fuse.hfs`."""
+    streams.guard()
     raise SystemExit(_run())
 
 

@@ -41,7 +41,15 @@ def test_what_answers_at_once_imports_little(command: str, daemon: FakeCommands,
 def test_the_help_imports_no_command() -> None:
     found = imported("--help")
     assert {name for name in found if name.split(".")[0] in {"hfs", "mountd", "policies"}} == {
-        *("hfs", "hfs.cli", "hfs.cli.command", "hfs.mountd", "hfs.mountd.base", "hfs.mountd.base.errors")
+        *(
+            "hfs",
+            "hfs.cli",
+            "hfs.cli.command",
+            "hfs.cli.streams",
+            "hfs.mountd",
+            "hfs.mountd.base",
+            "hfs.mountd.base.errors",
+        )
     }
 
 
