@@ -18,10 +18,13 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
+from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.socket_places import prefix_of
 from hfs.mounting.json_lines import JsonLines
+
+log = logging.getLogger(__name__)
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _EXCEPTIONS = logging.Formatter()
@@ -108,17 +111,19 @@ class _Queued(logging.handlers.QueueHandler):
 
 def configure(config: Config) -> None:
     """Send all records from config.log_level on to config.log_file, or to stderr if there is none."""
-    target: logging.Handler
-    if config.log_file is None:
-        target = logging.StreamHandler(sys.stderr)
-    else:
-        target = _PrivateFile(
-            _reached(config, config.log_file),
-            maxBytes=_FILE_BYTES,
-            backupCount=_FILES - 1,
-            encoding="utf-8",
-            errors="backslashreplace",
-        )
+    target: logging.Handler = logging.StreamHandler(sys.stderr)
+    why_not: Exception | None = None
+    if config.log_file is not None:
+        try:
+            target = _PrivateFile(
+                _reached(config, config.log_file),
+                maxBytes=_FILE_BYTES,
+                backupCount=_FILES - 1,
+                encoding="utf-8",
+                errors="backslashreplace",
+            )
+        except (HfsError, OSError) as error:  # the disk of the cache, where the log may lie; stderr is an earlier log
+            why_not = error
     target.setFormatter(JsonLines() if config.log_format == "json" else logging.Formatter(_FORMAT))
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     writer = logging.handlers.QueueListener(records, target)
@@ -128,6 +133,8 @@ def configure(config: Config) -> None:
     root.handlers[:] = [_Queued(records)]
     root.setLevel(config.log_level.upper())
     logging.captureWarnings(capture=True)
+    if why_not is not None:
+        log.warning("%s cannot be written to: %s", config.log_file, why_not)
 
 
 def post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:

@@ -151,7 +151,9 @@ def _started(
     try:
         log_file = logs.open_log(config)
     except OSError as error:
-        raise MountError(f"log file {log_path}: {error.strerror}; give another with --log-file PATH") from None
+        if not descriptors:
+            raise MountError(f"log file {log_path}: {error.strerror}; give another with --log-file PATH") from None
+        log_file = open(os.devnull, "ab")  # noqa: SIM115 - a mount that goes on needs none
     with log_file:
         log_start = log_file.seek(0, os.SEEK_END)
         process = subprocess.Popen(

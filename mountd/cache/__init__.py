@@ -12,7 +12,7 @@ from hfs.mountd.cache.idle_caches import evict_idle
 from hfs.mountd.cache.index import StagedRow, Stamp
 from hfs.mountd.cache.kept_attributes import SeenObject
 from hfs.mountd.cache.objects import Shrinker, StagedFile, is_open
-from hfs.mountd.cache.opening import open_cache
+from hfs.mountd.cache.opening import look_at_cache, open_cache
 from hfs.mountd.cache.status import CacheStatus
 
 __all__ = [
@@ -31,5 +31,6 @@ __all__ = [
     "Stamp",
     "evict_idle",
     "is_open",
+    "look_at_cache",
     "open_cache",
 ]

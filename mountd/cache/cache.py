@@ -24,6 +24,7 @@ and knows nothing of chunks being fetched.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import trio
@@ -169,6 +170,16 @@ class Cache:
         start_for_life(nursery, "staging: attributes", self.attributes.run)
         start_for_life(nursery, "staging: objects ahead", self.ahead.run)
         start_for_life(nursery, "staging: clean-up", self._prepare)
+
+    def is_in_place(self) -> bool:
+        """In a thread: whether what is open is still what has its name: nobody has removed it, or mounted another disk
+        there. Raises OSError where that cannot be told."""
+        disk = self.context.disk
+        try:
+            named = os.stat(disk.objects_dir)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return disk.directory < 0 or os.path.samestat(named, os.fstat(disk.directory))
 
     async def drain(self, at_most_s: float) -> None:
         """The end: what was put becomes durable, and the index is told that nothing is left to clean up.

@@ -35,6 +35,7 @@ from hfs.mountd.cache.objects import (
     Trust,
     set_objects_aside,
 )
+from hfs.mountd.cache.stand_in import NoDirectory, NoDisk, index_in_memory
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache
@@ -68,13 +69,14 @@ async def open_cache(
     maker: ObjectMaker | None = None,
     planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
     grants: Grants | None = None,
+    absent: str | None = None,
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
     `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `maker`, `planned`: as of the
-    context; `grants`: of a size that other caches share, which the capacity is part of. Leaving waits at most
-    `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError; ConfigError
-    where others could have written to the directory.
+    context; `grants`: of a size that other caches share, which the capacity is part of; `absent`: why it cannot be
+    used: then no disk is touched and nothing is staged. Leaving waits at most `drain_s` seconds for what was put to
+    become durable. Raises CacheInUse, CacheFormatError, MountError; ConfigError where others may have written there.
     """
     capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
     if capacity_bytes is not None and capacity_bytes < chunk_bytes:
@@ -82,9 +84,9 @@ async def open_cache(
             f"a cache of {capacity_bytes} bytes cannot hold one chunk of {chunk_bytes}: "
             "give a larger --cache-size or a smaller --chunk"
         )
-    disk = disk or Disk(cache_dir, open_files)
+    disk = disk or (Disk if absent is None else NoDisk)(cache_dir, open_files)
     threads = Threads(run_in_thread, settings.writers)
-    opened = await threads.sweep(_open, cache_dir, disk, settings, connect)
+    opened = await threads.sweep(_open, cache_dir, disk, settings, connect) if absent is None else _nothing(cache_dir)
     try:
         room = Room(capacity_bytes, opened.index.opened.used_bytes, opened.space, keeps_floor=settings.keeps_floor)
         context = CacheContext(
@@ -92,13 +94,13 @@ async def open_cache(
             opened.index,
             threads,
             room,
-            Health(metrics),
+            Health(metrics, absent),
             metrics,
             clock,
             trust=trust,
             lost_under_readers=lost_under_readers,
             answers=answers,
-            maker=maker,
+            maker=maker if absent is None else None,
             planned=planned,
         )
         if grants is not None:
@@ -147,7 +149,7 @@ class _Opened:
     """What `_close` closes, and what the disk has."""
 
     directory: CacheDirectory
-    lock_fd: int
+    lock_fd: int | None
     index: Index
     space: DiskSpace
 
@@ -178,6 +180,11 @@ def _open(cache_dir: str, disk: Disk, settings: CacheSettings, connect: Connect 
         return opened
 
 
+def _nothing(cache_dir: str) -> _Opened:
+    directory = NoDirectory(cache_dir)
+    return _Opened(directory, None, index_in_memory(directory), DiskSpace(0, 0))
+
+
 def _close(opened: _Opened, disk: Disk) -> None:
     """In a thread: the undo of `_open`, the lock last."""
     try:
@@ -186,5 +193,12 @@ def _close(opened: _Opened, disk: Disk) -> None:
         pass  # nothing that was committed depends on an orderly close
     finally:
         disk.close()
-        os.close(opened.lock_fd)
+        if opened.lock_fd is not None:
+            os.close(opened.lock_fd)
         opened.directory.close()
+
+
+def look_at_cache(cache_dir: str, settings: CacheSettings) -> None:
+    """In a thread: open it as `open_cache` would, and close it again. Raises as that."""
+    disk = Disk(cache_dir)
+    _close(_open(cache_dir, disk, settings, None), disk)

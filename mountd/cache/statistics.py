@@ -35,7 +35,7 @@ class StagingStatistics:
     """Written, not yet durable."""
     state: State
     """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
-    found no room; off: the index is damaged, nothing is staged."""
+    found no room; off: the index is damaged or the cache cannot be used, nothing is staged."""
     last_error: str | None
 
 

@@ -1,4 +1,8 @@
-"""The place of this daemon's cache below the cache root, its share of the root's size, and the others beside it."""
+"""The place of this daemon's cache below the cache root, its share of the root's size, and the others beside it.
+
+Who starts a daemon hears what is wrong with its cache, and gets none. A daemon that follows another goes on without a
+cache where it can have none, whatever the reason (`without`); `mountd/daemon/cache_watch.py` sees when it can.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,9 @@ from hfs.mountd.base.errors import CacheInUse, MountError
 from hfs.mountd.cache import Grants, evict_idle
 from hfs.mountd.control import ask_to_yield
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.waits import Waits
 from hfs.mountd.daemon.basics import Basics
-from hfs.mountd.ledger import Board, CacheRoot, Listed, Registration, ServedSource, cache_name
+from hfs.mountd.ledger import Board, CacheRoot, Listed, Notices, Registration, ServedSource, cache_name
 from hfs.mountd.source import Source
 
 
@@ -22,17 +27,36 @@ class OwnCache:
     """Below a root, until the block of `open_own_cache` is left."""
 
     def __init__(
-        self, path: str, grants: Grants, board: Board, registration: Registration, serving: ServedSource
+        self,
+        path: str,
+        grants: Grants | None,
+        board: Board | Alone,
+        registration: Registration | None,
+        serving: ServedSource,
+        absent: str | None = None,
     ) -> None:
         self.path = path
         self.grants = grants
         self.board = board
+        self.absent = absent
+        """Why there is none; None: there is."""
         self._registration = registration
         self._serving = serving
 
     def answers_at(self, control: str) -> None:
         """Tell the others, and whoever would mount the same source, where this daemon is asked. Raises OSError."""
-        self._registration.serves(msgspec.structs.replace(self._serving, control=os.fsencode(control)))
+        if self._registration is not None:
+            self._registration.serves(msgspec.structs.replace(self._serving, control=os.fsencode(control)))
+
+
+class Alone:
+    """In the place of a board of which nothing can be had."""
+
+    is_alone = True
+
+    def exchange(self, source: Waits, disk: Waits) -> dict[str, Notices]:  # noqa: ARG002 - as of any board
+        """Nobody hears it."""
+        return {}
 
 
 class _Others:
@@ -52,11 +76,16 @@ class _Others:
         return await ask_to_yield(entry.serving.control, entry.owner, wanted_bytes)
 
 
+def without(basics: Basics, source: Source, why: str) -> OwnCache:
+    """None can be had."""
+    return OwnCache(basics.config.cache, None, Alone(), None, _identity(basics.config, source)[0], why)
+
+
 @asynccontextmanager
 async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCache]:
     """Raises CacheInUse, ConfigError, MountError."""
     run = basics.workers.run_sync
-    root, registration, serving = await run(_open, basics.config, source, basics.journal.generation > 0)
+    root, registration, serving = await run(open_root, basics.config, source, basics.journal.generation > 0)
     try:
         grants = Grants(registration, _Others(root, basics), run)
         with contextlib.closing(Board(root.ledger, registration, serving.device)) as board:
@@ -66,8 +95,8 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
         root.close()
 
 
-def _open(config: Config, source: Source, again: bool) -> tuple[CacheRoot, Registration, ServedSource]:
-    """In a thread."""
+def open_root(config: Config, source: Source, again: bool) -> tuple[CacheRoot, Registration, ServedSource]:
+    """In a thread: the caller closes root and registration. Raises as `open_own_cache`."""
     try:
         with contextlib.ExitStack() as undo:
             root = CacheRoot(config.cache)

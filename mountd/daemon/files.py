@@ -239,7 +239,8 @@ def _neighbour_demand(
     basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline, passthrough: Passthrough
 ) -> NeighbourDemand:
     threads = storage.cache.context.threads
-    reads = DiskReads(os.fstat(storage.cache.context.disk.directory).st_dev)
+    directory = storage.cache.context.disk.directory
+    reads = DiskReads(os.fstat(directory).st_dev if directory >= 0 else 0)
 
     def own_waits() -> OwnWaits:
         theirs, ours = storage.fetches.reader_waits(), fetcher.waits

@@ -15,6 +15,7 @@ from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.background import start_for_life, start_guarded
 from hfs.mountd.core.config import Config
 from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.cache_watch import CacheWatch
 from hfs.mountd.daemon.control import open_control
 from hfs.mountd.daemon.ending import Ending
 from hfs.mountd.daemon.files import FileService
@@ -55,12 +56,14 @@ class Service:
     """The mount's descriptor of /dev/fuse."""
     fuse: Fuse
     ending: Ending
+    cache_watch: CacheWatch
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer until the mount is gone. `ready` is called once, when it answers."""
         basics, fuse = self.basics, self.fuse
         async with trio.open_nursery() as serving:
             start_for_life(serving, "signals", self.ending.wait, fuse.terminate, fuse.make_room)
+            start_guarded(serving, "watch of the cache", self.cache_watch.run, fuse.make_room)
             if basics.journal.generation:
                 serving.start_soon(_announce_again, basics.handover, basics.config, self.status, ready)
                 if self.files.io_mode.stateless:
@@ -116,7 +119,8 @@ async def open_service(
             )
             start_for_life(nursery, "demand of neighbours", files.neighbour_demand.run)
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
-            yield Service(basics, names, files, control.daemon, device.get(), fuse, ending)
+            watch = CacheWatch(basics, storage.source, storage.own_cache, storage.cache, storage.settings)
+            yield Service(basics, names, files, control.daemon, device.get(), fuse, ending, watch)
 
 
 async def _announce_again(

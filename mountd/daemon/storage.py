@@ -6,21 +6,26 @@ locked before anything is visible.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import Cache, CacheSettings, open_cache
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.daemon.basics import Basics
-from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache
+from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache, without
+from hfs.mountd.daemon.cache_watch import why_silent
 from hfs.mountd.daemon.source import open_source
 from hfs.mountd.fetch import PrefetchQueue
 from hfs.mountd.files import Handles, Refetching, SentAway
 from hfs.mountd.hints import Learners, PlanChanges
 from hfs.mountd.kernel import DataPlane, SmallFetches
 from hfs.mountd.source import Source
+
+log = logging.getLogger(__name__)
 
 _COALESCE_BYTES = 2_500_000_000
 """What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
@@ -33,6 +38,8 @@ class Storage:
     own_cache: OwnCache
     """Its place below the cache root."""
     cache: Cache
+    settings: CacheSettings
+    """Those of the cache."""
     plane: DataPlane
     fetches: SmallFetches
     handles: Handles
@@ -74,9 +81,9 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             # Above the half that prefetch may fill, below what readers and pushes need besides.
             in_flight_bytes=config.buffer_bytes * 5 // 8,
         )
-        async with (
-            open_own_cache(basics, source) as own,
-            open_cache(
+
+        def opening(own: OwnCache) -> AbstractAsyncContextManager[Cache]:
+            return open_cache(
                 own.path,
                 settings,
                 metrics=metrics,
@@ -88,9 +95,41 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
                 maker=fetches if fetches.is_possible else None,
                 planned=learners.plans.planned,
                 grants=own.grants,
-            ) as cache,
-        ):
-            yield Storage(source, own, cache, plane, fetches, handles, SentAway(), queue, plan_changes, learners)
+                absent=own.absent,
+            )
+
+        async with AsyncExitStack() as stack:
+            own, cache = await _open_as_can_be(stack, basics, source, opening)
+            yield Storage(
+                source, own, cache, settings, plane, fetches, handles, SentAway(), queue, plan_changes, learners
+            )
+
+
+async def _open_as_can_be(
+    stack: AsyncExitStack,
+    basics: Basics,
+    source: Source,
+    opening: Callable[[OwnCache], AbstractAsyncContextManager[Cache]],
+) -> tuple[OwnCache, Cache]:
+    """The cache, or none for a daemon that follows another and can have none. Raises as `open_storage`."""
+    handover = basics.handover
+    if handover is None or handover.asked:
+        own = await stack.enter_async_context(open_own_cache(basics, source))
+        return own, await stack.enter_async_context(opening(own))
+    why = await why_silent(basics.config.cache)
+    if why is None:
+        try:
+            async with AsyncExitStack() as trying:
+                own = await trying.enter_async_context(open_own_cache(basics, source))
+                cache = await trying.enter_async_context(opening(own))
+                stack.push_async_exit(trying.pop_all())
+                return own, cache
+        except Exception as error:
+            if not isinstance(error, HfsError):
+                log.exception("the cache could not be opened")
+            why = f"there is no cache: {error}"
+    own = without(basics, source, why)
+    return own, await stack.enter_async_context(opening(own))
 
 
 def _coalesce_bytes(config: Config, memory: Memory) -> int:

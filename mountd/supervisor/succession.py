@@ -120,6 +120,8 @@ class Succession:
         record, descriptors = self._mount.handover(self._watch.begin(daemon, connection))
         ours = {"keeper_pid": os.getpid(), "restarts": self._restarts.count, "last_end": self._last_end}
         ours["hung"] = self._watch.hung
+        is_first = not self._starter.is_told and record["generation"] == 0
+        ours["asked"] = is_first or (self._taking is not None and daemon is self._taking.given)
         ends = self._standby.fork_from(daemon)
         daemon.hand_over({**record, **ours}, [*descriptors, *ends])
         for descriptor in ends:

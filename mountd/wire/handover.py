@@ -49,6 +49,9 @@ class Handover(msgspec.Struct, frozen=True):
     """How the last of them ended, in words; empty if none has."""
     given: bool = False
     """Somebody else has made the mount, and takes it away; it may not be seen from here."""
+    asked: bool = False
+    """Somebody waits for this daemon, who has just said how it is to be: it fails where that cannot be. Every other one
+    goes on as well as it can."""
     foreign_pids: bool = False
     """Requests carry the numbers of threads in another pid namespace than ours: that of who has mounted."""
     opens_fd: int = -1

@@ -96,7 +96,7 @@ def _disk(s: Situation) -> Finding | None:
             "cache-disk",
             max(_source_share(s), WORTH),
             "the cache disk is not written to: "
-            + ("it failed" if s.disk_state == "resting" else "its index is damaged"),
+            + ("it failed" if s.disk_state == "resting" else "the cache cannot be used"),
             s.disk_error or f"state {s.disk_state}",
             "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
         )

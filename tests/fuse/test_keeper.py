@@ -24,6 +24,7 @@ from hfs.mountd.core.config import Config
 from hfs.mounting import mounting
 from scripts.benchmarks.plain_user import as_plain_user
 from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
+from tests.fuse.injection import injected, raising
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
@@ -57,11 +58,13 @@ def reader_that_waits(slow: SlowFs, hfs: Hfs) -> Iterator[None]:
     assert reader.returncode == 0
 
 
+NO_SUCCESSOR = injected(raising("hfs.mountd.kernel.fastpath:resend"))
+"""Each daemon that follows another fails as it begins."""
+
+
 def crash_until_all_is_refused(hfs: Hfs) -> None:
-    """The cache directory is of no use to the daemons that follow the one that is killed: none of them can start."""
+    """None of the daemons that follow the one that is killed can start: it was mounted with NO_SUCCESSOR."""
     hfs.expect_warning("WARNING|ERROR|Traceback")
-    (hfs.own_cache / "lock").unlink()
-    (hfs.own_cache / "lock").mkdir()
     kill(hfs.pid)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         (hfs.path / "file").read_bytes()
@@ -177,17 +180,16 @@ def test_signals_unmount(source: Path, hfs_mount: HfsMount, number: signal.Signa
 
 
 def test_a_daemon_that_fails_leaves_no_empty_directory(source: Path, hfs_mount: HfsMount) -> None:
-    """Its cache directory is of no use any more: the daemons that follow cannot start, and readers are told."""
-    hfs = hfs_mount(source)
+    """The daemons that follow cannot start, and readers are told."""
+    hfs = hfs_mount(source, env=NO_SUCCESSOR)
     crash_until_all_is_refused(hfs)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         os.listdir(hfs.path)
     said = must("sh", "-c", f"hfs status {hfs.path} 2>&1; true")
-    assert "5 daemons ended as soon as they had begun, the last failed: the cache" in said, said
+    assert "5 daemons ended as soon as they had begun, the last failed: the daemon failed" in said, said
     assert "every request gets an I/O error" in said
     assert said.count("\n") == 1
     assert "every request gets an I/O error" in hfs.log_text()
-    (hfs.own_cache / "lock").rmdir()
     must("hfs", "umount", hfs.path)
     assert wait_gone(hfs.keeper)
     hfs.mount()
@@ -380,9 +382,8 @@ def test_what_a_take_over_cannot_change(source: Path, hfs_mount: HfsMount, tmp_p
 
 def test_a_take_over_mends_a_mount_that_refuses(source: Path, hfs_mount: HfsMount) -> None:
     """After a loop of crashes all is refused; a release that works ends that."""
-    hfs = hfs_mount(source)
+    hfs = hfs_mount(source, env=NO_SUCCESSOR)
     crash_until_all_is_refused(hfs)
-    (hfs.own_cache / "lock").rmdir()
     done = take_over(hfs)
     assert done.returncode == 0, done.stderr
     assert (hfs.path / "file").read_bytes() == pattern(9, 0, SIZE)

@@ -7,7 +7,7 @@ from hfs.mountd.cache.index.attribute_rows import AttributesRow, Folder, inode_o
 from hfs.mountd.cache.index.database import IndexFailed
 from hfs.mountd.cache.index.index import Index
 from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
-from hfs.mountd.cache.index.schema import Connect
+from hfs.mountd.cache.index.schema import Connect, in_memory
 
 __all__ = [
     "AttributesRow",
@@ -20,5 +20,6 @@ __all__ = [
     "ScrubRow",
     "StagedRow",
     "Stamp",
+    "in_memory",
     "inode_of",
 ]

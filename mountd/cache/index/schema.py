@@ -14,6 +14,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
+from typing import Any
 
 from hfs.mountd.base.errors import CacheFormatError
 from hfs.mountd.core.cache_directory import CacheDirectory
@@ -262,6 +263,18 @@ def connect_to(directory: CacheDirectory, connect: Connect) -> sqlite3.Connectio
         database.close()
         raise
     return database
+
+
+def in_memory() -> Connect:
+    """For an index that lies on no disk: one connection, which all share, and that goes with the last of them."""
+    shared: list[sqlite3.Connection] = []
+
+    def connect(_path: str, **how: Any) -> sqlite3.Connection:
+        if not shared:
+            shared.append(sqlite3.connect(":memory:", **how))
+        return shared[0]
+
+    return connect
 
 
 def _pragma(database: sqlite3.Connection, name: str) -> int:

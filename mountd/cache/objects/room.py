@@ -131,17 +131,20 @@ class Room:
 class Health:
     """Whether the disk is to be tried. A fault means rest; the first success after it ends the matter."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, absent: str | None = None) -> None:
+        """`absent`: why there is no cache."""
         self._metrics = metrics
         self._rest_s = 0.0
         self._until = -1.0
         self._warned_at = float("-inf")
         self._off = False
         self.last_error: str | None = None
+        if absent is not None:
+            self._stop(absent, "all is read from the source; the cache is taken up when it is well again")
 
     @property
     def off(self) -> bool:
-        """Staging has stopped for good: the index seems broken."""
+        """Staging has stopped for good: the index seems broken, or there is no cache."""
         return self._off
 
     @property
@@ -168,13 +171,14 @@ class Health:
 
     def stop(self, error: BaseException) -> None:
         """The index is damaged: nothing more is staged until the cache is opened again."""
+        self._stop(str(error), "nothing more is staged; the next daemon looks at all of it, and uses what is sound")
+
+    def _stop(self, why: str, what_now: str) -> None:
         if not self._off:
             self._off = True
             self._metrics.add("staging_errors")
-            self.last_error = str(error)
-            log.warning(
-                "%s; nothing more is staged; the next mount looks at all of it, to use it on if it is sound", error
-            )
+            self.last_error = why
+            log.warning("%s; %s", why, what_now)
 
     def broken(self, what: str) -> None:
         """A staged file was found damaged: counted and told, but no reason to rest."""

@@ -251,7 +251,7 @@ def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -
 
 
 def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs: Logs) -> None:
-    logs.expect("nothing more is staged; the next mount looks at all of it")
+    logs.expect("nothing more is staged; the next daemon looks at all of it")
     logs.expect("set aside as index.sqlite.broken-1")
 
     async def main() -> None:
