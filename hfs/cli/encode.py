@@ -84,10 +84,11 @@ def encode(
     """
     if codec not in {"auto", *codecs()}:
         raise ConfigError(f"codec: {codec!r} is not known; there are auto, {', '.join(codecs())}")
-    samples = found(source, name, many)
+    samples, faults = found(source, name, many)
     refuse_existing([os.path.join(destination, one.output + SUFFIX) for one in samples], overwrite=overwrite)
     options = {"channels": channels, "max_relative_error": max_relative_error}
     outcomes = worked(len(samples), in_processes(encode_sample, samples, (destination, codec, options), jobs))
+    outcomes += [Outcome(path, fault=str(error)) for path, error in faults.items()]
     show(ctx, "encoded", outcomes, as_json=as_json)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -32,25 +31,30 @@ class SampleSource:
     output: str
 
 
-def found(path: str, name: str | None, many: Many) -> list[SampleSource]:
-    """The samples of a file, or of all files below a directory, in order. Raises CodecError.
+def found(path: str, name: str | None, many: Many) -> tuple[list[SampleSource], dict[str, CodecError]]:
+    """The samples of a file, or of all files below a directory, in order; and what is wrong with those of these files
+    that have none, by their paths. Raises CodecError for a file that was named itself, and where there are none.
 
     name    of the array to encode; None: the largest of a file
     many    whether rows along the first axis are samples; auto: if there is an axis more than a sample has (counts
             4: three of space and the redshifts; fields 3: channels, y, x)
     """
     if not os.path.isdir(path):
-        return _of_file(path, os.path.splitext(os.path.basename(path))[0], name, many)
+        return _of_file(path, os.path.splitext(os.path.basename(path))[0], name, many), {}
     samples: list[SampleSource] = []
+    faults: dict[str, CodecError] = {}
     for folder, folders, files in os.walk(path, onerror=_cannot_list):
         folders.sort()
         for file in sorted(files):
             if file.endswith(_SUFFIXES):
                 full = os.path.join(folder, file)
-                samples += _of_file(full, os.path.splitext(os.path.relpath(full, path))[0], name, many)
-    if not samples:
+                try:
+                    samples += _of_file(full, os.path.splitext(os.path.relpath(full, path))[0], name, many)
+                except CodecError as error:
+                    faults[full] = error
+    if not samples and not faults:
         raise CodecError(f"{path}: no file that ends with {', '.join(_SUFFIXES)} lies below it")
-    return samples
+    return samples, faults
 
 
 def load(source: SampleSource) -> tuple[Array, dict[str, Array]]:
@@ -105,7 +109,8 @@ def _opened(path: str) -> Iterator[Mapping[str, Any]]:
                 file.visititems(keep)
                 yield arrays
         elif path.endswith(".npz"):
-            with np.load(path, allow_pickle=False) as archive:
+            # Opened here: NumPy leaves that of a damaged one open.
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 yield {name: archive[name] for name in archive.files}
         elif path.endswith(".npy"):
             yield {"data": np.load(path, mmap_mode="r", allow_pickle=False)}
@@ -113,7 +118,7 @@ def _opened(path: str) -> Iterator[Mapping[str, Any]]:
             raise CodecError(f"{path}: ends with none of {', '.join(_SUFFIXES)}")
     except CodecError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # noqa: BLE001 - h5py, NumPy and zipfile have many for damage, and one file ends nothing
         raise CodecError(f"{path}: cannot be read, or is damaged ({error})") from None
 
 

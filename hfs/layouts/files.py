@@ -131,7 +131,7 @@ def _common_directory(text: bytes) -> bytes:
 
 
 def versions(names: bytes, root: str) -> tuple[list[int], list[int]]:
-    """(size, mtime_ns) of each file, which costs a stat each; -1 of one that is not there."""
+    """(size, mtime_ns) of each file, which costs a stat each; the size is -1 of one that is not there."""
     sizes, mtimes = [], []
     for name in names.split(b"\0"):
         try:

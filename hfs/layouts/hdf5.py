@@ -21,6 +21,9 @@ from hfs.mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
 
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_SMALLEST_USER_BLOCK = 512
+
 
 def build_hdf5(path: str | Sequence[str], datasets: Sequence[str], root: str) -> Layout:
     """The layout in which sample i is row i (along axis 0) of each of `datasets` of the HDF5 file `path` below `root`.
@@ -141,11 +144,25 @@ def _build(paths: Sequence[str], root: str, *, dataset: Sequence[str] = ()) -> L
     return build_hdf5(paths, dataset, root)
 
 
+def _is_hdf5(path: str, head: bytes) -> bool:
+    """Its signature stands at the beginning, or after a user block: of 512 bytes or any higher power of two."""
+    if head.startswith(_SIGNATURE):
+        return True
+    if len(head) < _SMALLEST_USER_BLOCK:
+        return False
+    with opened(path) as file:
+        at = _SMALLEST_USER_BLOCK
+        while at + len(_SIGNATURE) <= file.size:
+            if file.read(at, len(_SIGNATURE)) == _SIGNATURE:
+                return True
+            at *= 2
+    return False
+
+
 FORMAT = Format(
     "hdf5",
     "a row of each data set named by --dataset",
-    # After a user block of some power of two, if there is one.
-    lambda _, head: any(head[at : at + 8] == b"\x89HDF\r\n\x1a\n" for at in (0, 512, 1024, 2048)),
+    _is_hdf5,
     _build,
     [DATASET],
 )

@@ -7,7 +7,7 @@ few bytes a sample, beside the data set or anywhere, and is mapped where it is u
     format        uint8    "hfs-layout 1"
     names         uint8    paths of the files relative to a root (the mount, or its source), joined by zero bytes
     file_sizes    int64    bytes of each file when the layout was made, -1: not known
-    file_mtimes   int64    nanoseconds since the epoch, -1: not known
+    file_mtimes   int64    nanoseconds since the epoch, before 1970 negative; not known where the size is not
     made_from     uint8    UTF-8, for people; the name of the format up to the first colon
     extents, offsets, sizes, starts     only if a sample is less than a whole file, see `SampleExtents`; of starts the
                   extents of each sample
@@ -69,7 +69,7 @@ class Layout(SampleExtents):
 
     @property
     def file_mtimes_ns(self) -> npt.NDArray[np.int64]:
-        """One for each file, or empty; -1: not known."""
+        """One for each file, or empty; of a file whose size is -1 it is not known."""
         return self._file_mtimes_ns.astype(np.int64, copy=False)
 
     def changed(self, root: str) -> list[str]:
@@ -81,7 +81,7 @@ class Layout(SampleExtents):
         if not len(self._file_sizes) or not len(self._file_mtimes_ns):
             return wrong
         for name, size, mtime_ns in zip(self.files, self.file_sizes, self.file_mtimes_ns, strict=True):
-            if size < 0 or mtime_ns < 0:
+            if size < 0:
                 continue
             path = os.path.join(os.fsencode(root), name)
             try:

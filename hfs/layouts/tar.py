@@ -1,8 +1,8 @@
 """Layouts of tar files, WebDataset shards among them: where the files of each sample lie in the archive.
 
-Never runs in a training job. A sample is what WebDataset makes one: members in a row whose names are the same up to the
-first dot of the last component, in the order in which they come; members without such a name, and those named __thus__,
-belong to none.
+Never runs in a training job. A sample is what WebDataset makes one, by its own rules for names (`_parted`): members in
+a row whose names are the same up to the first dot of the last component, in the order in which they come; extensions in
+capital letters are those in small ones; members without such a name, and those below or named __thus__, belong to none.
 
 Headers are understood by the standard library's tarfile: ustar, pax and GNU's long names, at 25 to 65 microseconds a
 member. It ends without a word where a header is damaged or the file is cut short; here that is an error: an archive
@@ -13,6 +13,7 @@ over (`reading.FileWindow`).
 from __future__ import annotations
 
 import functools
+import re
 import tarfile
 from collections.abc import Iterator, Sequence
 
@@ -29,6 +30,11 @@ _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _NAMES = ("utf-8", "surrogateescape")
 """How bytes of names become text and come back as they were."""
+_PARTS = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
+_META = re.compile(r"__[^/]*__($|/)")
+"""WebDataset's, as they are: hidden files (train/._a.jpg) are of a sample "train/" there, so they are here."""
+_OWN_EXTENSIONS = ("__key__", "__url__")
+"""What it says of a sample itself; a member of that extension is a second one to it."""
 _LONGEST_HEADER_BYTES = 1024**2
 """Of a name or of all pax records of a member: what is longer is damage."""
 _COMPRESSED = {
@@ -55,25 +61,34 @@ def _shard(file: SourceFile, *, each_member: bool, keys: bool) -> Shard:
     sizes: list[int] = []
     counts: list[int] = []
     names: list[bytes] = []
-    extensions: set[bytes] = set()
+    extensions: set[str] = set()
+    bad: set[int] = set()
     for member in _members(file):
         name = member.name.encode(*_NAMES)
-        key, extension = (name, b"") if each_member else _parted(name)
-        if not key:
+        parted = (member.name, "") if each_member else _parted(member.name)
+        if parted is None:
             continue
+        key, extension = parted[0].encode(*_NAMES), parted[1]
         if each_member or not names or key != names[-1]:
             names.append(key)
             counts.append(0)
-            extensions.clear()
-        elif extension in extensions:
+            extensions = {*_OWN_EXTENSIONS}
+        if extension in extensions and not each_member:
             raise LayoutError(
                 f"{file.path}: two members {name.decode(errors='replace')} in one sample, the second at offset "
                 f"{member.offset_data:,}: build with --each-member if the members are samples"
             )
         extensions.add(extension)
+        if extension == "__bad__" and member.size and not each_member:
+            bad.add(len(names) - 1)
         offsets.append(member.offset_data)
         sizes.append(member.size)
         counts[-1] += 1
+    if bad:  # WebDataset leaves these samples out
+        stays = np.array([number not in bad for number in range(len(names))])
+        each = np.repeat(stays, counts)
+        offsets, sizes = (list(np.array(values)[each]) for values in (offsets, sizes))
+        counts, names = list(np.array(counts)[stays]), [name for name, one in zip(names, stays, strict=True) if one]
     return Shard(
         file.path,
         file.size,
@@ -85,13 +100,12 @@ def _shard(file: SourceFile, *, each_member: bool, keys: bool) -> Shard:
     )
 
 
-def _parted(name: bytes) -> tuple[bytes, bytes]:
-    """(key, extension) of a member; no key: it belongs to no sample."""
-    directory, slash, last = name.rpartition(b"/")
-    stem, dot, extension = last.partition(b".")
-    if not stem or not dot or (name.startswith(b"__") and name.endswith(b"__")):
-        return b"", b""
-    return directory + slash + stem, extension
+def _parted(name: str) -> tuple[str, str] | None:
+    """(key, extension) of a member; None: it belongs to no sample."""
+    found = _PARTS.match(name)
+    if found is None or _META.match(name) or (name.startswith("__") and name.endswith("__") and "/" not in name):
+        return None
+    return found[1], found[2].lower()
 
 
 def _members(file: SourceFile) -> Iterator[tarfile.TarInfo]:

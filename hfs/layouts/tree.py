@@ -1,8 +1,9 @@
 """Layouts of trees of files: sample i is the whole of the i-th file below one or more directories.
 
 In the order of torchvision's ImageFolder, so that its numbers are those of the layout: the directories at the top by
-name, in each the directories below by their paths, in each the files by name. Files at the top come first. Looks at
-each file once (a stat), for its version; reads none.
+name, in each the directories below by their paths, in each the files by name; links to directories and files are
+followed. What lies at the top is left out, as it is of no class, unless there are no directories. Looks at each file
+once (a stat), for its version; reads none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def build_tree(paths: Sequence[str], root: str, *, suffix: Sequence[str] = ()) -
     for top in paths:
         for path in _files(os.path.abspath(top), tuple(one.lower() for one in suffix)):
             try:
-                found = os.lstat(path)
+                found = os.stat(path)
             except OSError as error:
                 raise LayoutError(f"{path}: {error.strerror}") from None
             if not stat.S_ISREG(found.st_mode):
@@ -50,27 +51,31 @@ def _files(top: str, suffix: tuple[str, ...]) -> Iterator[str]:
     if not os.path.isdir(top):
         raise LayoutError(f"{top}: not a directory")
     inside, files = _listed(top)
-    yield from (f"{top}/{name}" for name in files if name.lower().endswith(suffix or ""))
+    if not inside:
+        yield from (f"{top}/{name}" for name in files if name.lower().endswith(suffix or ""))
     for name in inside:
         below = sorted(_below(f"{top}/{name}"))
         yield from (f"{path}/{one}" for path, names in below for one in names if one.lower().endswith(suffix or ""))
 
 
 def _below(top: str) -> Iterator[tuple[str, list[str]]]:
-    """Each directory with the names of its files."""
-    waiting = [top]
+    """Each directory with the names of its files. Raises LayoutError where a link leads back to where it lies."""
+    waiting: list[tuple[str, tuple[str, ...]]] = [(top, ())]
     while waiting:
-        path = waiting.pop()
+        path, above = waiting.pop()
+        place = os.path.realpath(path)
+        if place in above:
+            raise LayoutError(f"{path}: leads back to {place}, in which it lies")
         inside, files = _listed(path)
         yield path, files
-        waiting += [f"{path}/{name}" for name in inside]
+        waiting += [(f"{path}/{name}", (*above, place)) for name in inside]
 
 
 def _listed(path: str) -> tuple[list[str], list[str]]:
     """(directories, everything else) in a directory, by name."""
     try:
         with os.scandir(path) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            found = [(entry.name, entry.is_dir()) for entry in entries]
     except OSError as error:
         raise LayoutError(f"{path}: {error.strerror}") from None
     found.sort()

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -88,6 +89,30 @@ def test_several_processes(folder: Path) -> None:
     made = CliRunner().invoke(cli, ["encode", "many.npy", "out", "--jobs", "2"])
     assert made.exit_code == 0, made.output
     assert [(EncodedDataset("out")[seed] == volume(seed, side=4)).all() for seed in range(7)] == [True] * 7
+
+
+def test_files_that_cannot_be_read_do_not_stop_the_others() -> None:
+    os.mkdir("in")
+    for name in ("empty.npy", "empty.h5", "empty.npz", "sub"):
+        Path("in", name).touch() if name != "sub" else os.mkdir("in/sub")
+    np.save("in/good.npy", volume())
+    np.save("in/text.npy", np.array(["a", "b"]))
+    np.save("in/objects.npy", np.array([{}, None]), allow_pickle=True)
+    whole = Path("in/good.npy").read_bytes()
+    for length in (1, 9, 60, len(whole) - 5):
+        Path(f"in/cut-{length}.npy").write_bytes(whole[:length])
+        Path(f"in/sub/cut-{length}.npz").write_bytes(b"PK\3\4" + whole[:length])
+    with h5py.File("in/text.h5", "w") as file:
+        file["text"] = "no number"
+    made = hfs("encode", "in", "out")
+    assert made.exit_code == 3
+    assert [str(path) for path in sorted(Path("out").rglob("*.hfsc"))] == ["out/good.hfsc"]
+    bad = {str(path) for path in Path("in").rglob("*.*") if path.name != "good.npy"}
+    said = json.loads(hfs("encode", "in", "out", "--overwrite", "--json").stdout)
+    assert ({fault["sample"] for fault in said["faults"]}, said["samples"]) == (bad, 1)
+    assert all(name in made.stderr for name in sorted(bad)[:5])
+    os.unlink("in/good.npy")
+    assert hfs("encode", "in", "none").exit_code == 1
 
 
 def test_samples_that_cannot_be_encoded_do_not_stop_the_others() -> None:

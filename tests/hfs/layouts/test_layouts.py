@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hfs.layouts.files import OutsideRoot, files_layout, relative_names, versions
 from hfs.layouts.hdf5 import build_hdf5
 from hfs.layouts.layout import Layout, LayoutError
+from hfs.layouts.registry import recognised
 from hfs.mountd.base.errors import ConfigError
 
 
@@ -235,7 +236,7 @@ def rows(path: Path, layout: Layout) -> list[list[bytes]]:
     return [pieces[a:b] for a, b in itertools.pairwise(starts)]
 
 
-@pytest.mark.parametrize("userblock", [0, 1024])
+@pytest.mark.parametrize("userblock", [0, 1024, 1 << 20])
 def test_hdf5_rows_are_where_the_layout_says(tmp_path: Path, userblock: int) -> None:
     path = tmp_path / "x.h5"
     x = np.arange(1000, dtype=np.uint16).reshape(50, 20)
@@ -304,3 +305,28 @@ def test_hdf5_that_has_no_layout(tmp_path: Path) -> None:
     (tmp_path / "y.h5").write_bytes(b"no")
     with pytest.raises(LayoutError, match="not an HDF5 file"):
         build_hdf5(str(tmp_path / "y.h5"), ["x"], str(tmp_path))
+
+
+@pytest.mark.parametrize("mtime_ns", [-1, -2, -(10**18), 0, 1])
+def test_a_time_before_1970_is_a_time(tmp_path: Path, mtime_ns: int) -> None:
+    """No number stands for a time that is not known: whether the size is says that."""
+    path = tmp_path / "a"
+    path.write_bytes(b"1")
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+    sizes, mtimes = versions(b"a\0b", str(tmp_path))
+    assert mtimes[0] == os.stat(path).st_mtime_ns == mtime_ns
+    Layout(b"a\0b", np.array(sizes), np.array(mtimes)).save(str(tmp_path / "layout"))
+    layout = Layout.load(str(tmp_path / "layout"))
+    assert layout.changed(str(tmp_path)) == []
+    os.utime(path, ns=(mtime_ns - 1, mtime_ns - 1))
+    assert layout.changed(str(tmp_path)) == [f"{path}: changed since the layout was made"]
+
+
+@pytest.mark.parametrize("userblock", [512 << power for power in range(0, 15, 2)])
+def test_hdf5_is_found_behind_a_user_block_of_any_size(tmp_path: Path, userblock: int) -> None:
+    path = tmp_path / "x"
+    with h5py.File(path, "w", userblock_size=userblock) as file:
+        file["y"] = np.arange(50, dtype=np.int64)
+    with open(path, "r+b") as file:
+        file.write(b"whatever stands here")
+    assert recognised([str(path)]).name == "hdf5"

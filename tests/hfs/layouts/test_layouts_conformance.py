@@ -4,17 +4,26 @@ And for all of them alike: shards, samples without bytes, none at all, one; the 
 cut short, or of another format, are refused in words that name them.
 """
 
+import io
+import itertools
+import os
 import shutil
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from hfs.layouts import reading
 from hfs.layouts.check import faults
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.registry import build, formats, recognised
+from hfs.layouts.tar import build_tar
+from hfs.layouts.tree import build_tree
 from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, Case
 from tests.hfs.layouts.layout_data import sample_pieces
@@ -159,3 +168,83 @@ def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
         by_name[name].write(tmp_path / f"d.{name}", [3])
     with pytest.raises(LayoutError, match=r"d\.npy is npy and .*d\.tar is tar: build a layout for each"):
         build([str(tmp_path / "d.npy"), str(tmp_path / "d.tar")], str(tmp_path))
+
+
+NAMES = st.lists(
+    st.one_of(
+        st.sampled_from(["a/._b.jpg", "a/.DS_Store", "__meta__/i.json", "__a/b.c__", "__a__.x__", "a/__b__/c.d"]),
+        st.text(alphabet="abJ._/\n", min_size=1, max_size=9),
+        st.sampled_from(["a.jpg", "a.JPG", "a.b.jpg", "./a.jpg", "a.__key__", "a.__BAD__", "é.CLS", "a/b.c/d.e"]),
+    ).filter(lambda name: not name.endswith("/")),
+    max_size=9,
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NAMES, st.booleans())
+def test_samples_are_those_of_webdataset_whatever_members_are_called(
+    tmp_path: Path, names: list[str], bad: bool
+) -> None:
+    """Hidden files, meta data, capital letters, members twice: where the library refuses a shard, so do we."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as archive:
+        for number, name in enumerate(names):
+            member = tarfile.TarInfo(name)
+            member.size = 4 if bad or not name.lower().endswith("__bad__") else 0
+            archive.addfile(member, io.BytesIO(b"%04d" % number))
+    with open(path, "rb") as stream:
+        try:
+            samples = list(group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}])))
+            values = [[one[name] for name in one if name not in {"__key__", "__url__"}] for one in samples]
+            fault = None if any(map(any, values)) else "no samples in it|none of its samples has a byte"
+        except ValueError:
+            samples, values, fault = [], [], "two members"
+    if fault:
+        with pytest.raises(LayoutError, match=fault):
+            build_tar(str(path), str(tmp_path))
+        return
+    layout = build_tar(str(path), str(tmp_path), keys=True)
+    raw = path.read_bytes()
+    starts = layout.starts if len(layout.starts) else np.arange(layout.samples + 1)
+    found = [
+        [raw[o : o + s] for o, s in zip(layout.offsets[a:b], layout.sizes[a:b], strict=True)]
+        for a, b in itertools.pairwise(starts)
+    ]
+    assert found == [[value for value in one if value] for one in values]
+    assert layout.keys is not None
+    assert layout.keys.tolist() == [xxhash.xxh3_64_intdigest(one["__key__"].encode()) for one in samples]
+
+
+def image_folder(top: Path, suffix: str) -> list[str]:
+    """The pictures of torchvision's ImageFolder, by its documented rule (find_classes, make_dataset)."""
+    classes = sorted(entry.name for entry in os.scandir(top) if entry.is_dir())
+    return [
+        os.path.join(root, name)
+        for one in classes
+        for root, _, names in sorted(os.walk(top / one, followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(suffix)
+    ]
+
+
+def test_trees_are_those_of_image_folder(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    for name in ["b/1.jpg", "b/z/2.jpg", "b/z-/3.JPG", "a/10.jpg", "a/9.jpg", "a/.h.jpg", "a/x.txt", "B/1.jpg"]:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_bytes(name.encode())
+    (top / "0.jpg").write_bytes(b"of no class")
+    (top / "empty").mkdir()
+    (tmp_path / "store/deep").mkdir(parents=True)
+    (tmp_path / "store/deep/1.jpg").write_bytes(b"1")
+    os.symlink("../store", top / "linked")
+    os.symlink("../../store", top / "a/inside")
+    os.symlink("../../store/deep/1.jpg", top / "a/linked.jpg")
+    expected = image_folder(top, ".jpg")
+    layout = build_tree([str(top)], str(tmp_path), suffix=[".jpg"])
+    assert [os.path.join(tmp_path, os.fsdecode(name)) for name in layout.files] == expected
+    shown = {os.path.relpath(path, top) for path in expected}
+    assert {"linked/deep/1.jpg", "a/inside/deep/1.jpg", "a/linked.jpg"} <= shown
+    assert layout.file_sizes.tolist() == [os.stat(path).st_size for path in expected]
+    assert layout.changed(str(tmp_path)) == []
+    flat = build_tree([str(top / "b/z")], str(tmp_path))
+    assert flat.files == [b"top/b/z/2.jpg"]

@@ -213,9 +213,14 @@ def test_trees_that_have_no_layout(tmp_path: Path) -> None:
     (tmp_path / "d" / "a.txt").write_bytes(b"1")
     layout = build_tree([str(tmp_path / "d")], str(tmp_path), suffix=[".jpg"])
     assert (layout.files, layout.file_sizes.tolist()) == ([b"d/e/b.JPG"], [2])
-    assert build_tree([str(tmp_path / "d")], str(tmp_path)).files == [b"d/a.txt", b"d/e/b.JPG"]
-    os.symlink("a.txt", tmp_path / "d" / "link")
-    refused("d/link: not a regular file", build_tree_of, tmp_path / "d")
+    os.symlink("absent", tmp_path / "d/e/link")
+    refused("d/e/link: No such file", build_tree_of, tmp_path / "d")
+    (tmp_path / "d/e/link").unlink()
+    os.mkfifo(tmp_path / "d/e/pipe")
+    refused("d/e/pipe: not a regular file", build_tree_of, tmp_path / "d")
+    (tmp_path / "d/e/pipe").unlink()
+    os.symlink("..", tmp_path / "d/e/up")
+    refused("d/e/up/e: leads back to", build_tree_of, tmp_path / "d")
     refused("not a directory", build_tree_of, tmp_path / "d" / "a.txt")
 
 
