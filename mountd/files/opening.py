@@ -59,21 +59,15 @@ class Opening:
         if file is None or passes is None:
             return None
         backing_id = None
-        push: memoryview | None = None
         if passes:
             backing_id = self._modes.acquire_nowait(file)
             if backing_id is None:
                 return None
         elif 0 < file.size <= file.chunk_bytes and not node.pushed:
-            push = self._small.bytes_nowait(node, file)
-            if push is None:
-                return None
+            return None  # its bytes are pushed first
         self._modes.opening(node, file)
         self._cache.files.pin(file)
-        number = self._opened_files.opened(node, file, backing_id, thread_id, unique)
-        if push is not None:
-            self._small.push_nowait(node, push)
-        return number, backing_id
+        return self._opened_files.opened(node, file, backing_id, thread_id, unique), backing_id
 
     async def open(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None]:
         """Open `node` for a kernel that knows it, asked by thread `thread_id` in request `unique` (0: not known).

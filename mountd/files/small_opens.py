@@ -29,17 +29,6 @@ class SmallOpens:
         self._io_mode = io_mode
         self._queue = queue
 
-    def bytes_nowait(self, node: Node, file: StagedFile) -> memoryview | None:
-        """All bytes of a file that can be pushed before its open is answered, good until the next call; else None."""
-        if node.opens or file.size > SMALL_BYTES or not self._pusher.on:
-            return None
-        found = self._resolver.peek(file, Extent(0, file.size))
-        return memoryview(found.data) if found is not None else None
-
-    def push_nowait(self, node: Node, data: memoryview) -> None:
-        """Push what `bytes_nowait` gave, for the one open of `node`, which is not answered yet."""
-        self._pusher.push_file_nowait(node, data)
-
     async def push(self, node: Node, file: StagedFile) -> None:
         """Have the bytes of a file of one chunk in the page cache, for an open that is not answered yet.
 
@@ -65,6 +54,6 @@ class SmallOpens:
         if node.pushed:
             return  # by another open meanwhile
         if node.opens == 1 and not self._io_mode.stateless:  # then nobody knows who else has it open
-            self.push_nowait(node, data)
+            await self._pusher.push_whole(node, data)
         else:
             await self._pusher.push(node, 0, data)

@@ -2,8 +2,8 @@
 
 `fetcher` pushes what it has fetched, `opening` a small file whose reader is about to read it. In a thread, since the
 kernel may wait for a page before it takes the bytes, and whoever waits for the push may give up before: what the push
-needs until its end must then outlive them, so the thread itself says when it is over. What cannot be pushed is counted,
-and its readers come to us.
+needs until its end must then outlive them, so the thread itself says when it is over. Never on the event loop, which
+may be the one who is to answer the READ that has the page. What cannot be pushed is counted; its readers come to us.
 """
 
 from __future__ import annotations
@@ -44,12 +44,21 @@ class KernelPageCache:
         self._run_in_thread = run_in_thread
         self._run_soon = run_soon
         self._limiter = trio.CapacityLimiter(2)
+        self._whole_limiter = trio.CapacityLimiter(2)
+        """Of their own: no reader has their pages, so an open that waits for one waits for nobody else's."""
 
     async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Put `data` into the page cache of `node` at `offset`, cut at the end of the file. False if it was refused.
 
         In a thread: the kernel may wait for a page that a reader is being answered into.
         """
+        return await self._push(node, offset, data, self._limiter)
+
+    async def push_whole(self, node: Node, data: memoryview) -> bool:
+        """As `push`, of the whole of a small file that nobody has open whose open was answered."""
+        return await self._push(node, 0, data, self._whole_limiter)
+
+    async def _push(self, node: Node, offset: int, data: memoryview, limiter: trio.CapacityLimiter) -> bool:
         if not node.lookups:
             return False
         extent = clamp(offset, len(data), node.attributes.size)
@@ -61,7 +70,7 @@ class KernelPageCache:
             lambda: _store(number, offset, view), lambda: self._run_soon(lambda: self._namespace.holds.release(node))
         )
         try:
-            await self._run_in_thread(push.run, limiter=self._limiter, abandon_on_cancel=True)
+            await self._run_in_thread(push.run, limiter=limiter, abandon_on_cancel=True)
         except OSError:
             self._metrics.add("push_errors")  # the kernel has forgotten the inode: nobody will miss the pages
             return False
@@ -69,19 +78,6 @@ class KernelPageCache:
             if push.claim():
                 self._namespace.holds.release(node)  # it never began
         self._metrics.add("pushed_bytes", extent.size)
-        return True
-
-    def push_nowait(self, node: Node, data: memoryview) -> bool:
-        """As `push`, of the whole of a small file at once.
-
-        Only for an open that was not answered yet and is the only one: no page can then be locked by a reader.
-        """
-        try:
-            _store(node.id, 0, data)
-        except OSError:
-            self._metrics.add("push_errors")
-            return False
-        self._metrics.add("pushed_bytes", len(data))
         return True
 
 

@@ -169,8 +169,8 @@ class PageCacheWarmer:
         ):
             return  # the source has another version
         if not self._pushes_small():
-            return  # the kernel opens without asking now, so nobody knows who reads it: see `push_nowait`
-        self._pusher.push_file_nowait(node, memoryview(found.data))
+            return  # the kernel opens without asking now, so nobody knows who reads it
+        await self._pusher.push(node, 0, memoryview(found.data))
         self._metrics.add("hinted_pushes")
 
     async def _read_ahead(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:

@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("name", metavar="NAME", choices=sorted(BENCHMARKS), help="what to measure: %(choices)s")
     words.add_argument("--quick", action="store_true", help="one run, smaller data; the rows say how much smaller")
     words.add_argument("--runs", type=int, metavar="N", help=f"runs of each row (default {usual}; with --quick 1)")
+    words.add_argument("--seed", type=int, metavar="N", default=1, help="of the first run of `trust --only calls`")
     words.add_argument("--only", metavar="GROUP[,GROUP...]", help="only these groups of rows")
     words.add_argument(
         "--plots", type=Path, metavar="DIR", default=PLOTS, help="where plots go (default build/bench/plots)"
@@ -98,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A closed terminal and a plain kill clean up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
-    options = Options(args.quick, runs, args.plots)
+    options = Options(args.quick, runs, args.plots, args.seed)
     rows: list[table.Row] = []
     machine = about.about(common.ROOT, args.name, quick=args.quick, runs=runs)
     console, news = Console(highlight=False), Console(stderr=True, highlight=False)

@@ -10,6 +10,8 @@ class Options:
     runs: int
     plots: Path = Path("plots")
     """Folder of the plots; made where one is written."""
+    seed: int = 1
+    """Of the first run, where what is done is drawn at random; each further run has the next one."""
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full

@@ -5,7 +5,15 @@ Only the list of the groups of rows; `scripts/bench trust --only GROUP` measures
 
 from collections.abc import Callable
 
-from scripts.benchmarks import trust_damage, trust_faults, trust_kills, trust_small, trust_soak, trust_verification
+from scripts.benchmarks import (
+    trust_calls,
+    trust_damage,
+    trust_faults,
+    trust_kills,
+    trust_small,
+    trust_soak,
+    trust_verification,
+)
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -13,6 +21,7 @@ from scripts.benchmarks.table import Row
 RUNS = 1
 
 GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
+    "calls": trust_calls.calls,
     "faults": trust_faults.faults,
     "flips": trust_damage.flips,
     "kills": trust_kills.kills,

@@ -13,7 +13,7 @@ from scripts.benchmarks.trust_soak import Watch
 
 
 def test_every_group_can_be_called() -> None:
-    assert {"small", "soak"} <= set(trust.GROUPS)
+    assert {"calls", "small", "soak"} <= set(trust.GROUPS)
     assert all(callable(group) for group in trust.GROUPS.values())
 
 
@@ -67,3 +67,20 @@ def test_a_mount_lives_through_any_failed_call(
     assert not any(found.figures().values()), found.said
     if where == "source" and for_ever:  # one fault is mended by asking again; what the cache fails no reader notices
         assert found.failed_meanwhile
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_calls_at_random_find_a_wrong_byte_and_only_that(tmp_path: Path, damaged: bool) -> None:
+    (tmp_path / "files").mkdir()
+    for number, size in enumerate((0, 5000, 70_000)):
+        data = bytearray(block(number, 0, size).tobytes())
+        if damaged and number:
+            data[size // 2] ^= 1
+        (tmp_path / "files" / str(number)).write_bytes(data)
+    (tmp_path / "beat").write_bytes(bytes(16))
+    with common.reader("calls.py", tmp_path / "files", 1, tmp_path / "beat") as caller:
+        answer = caller.do(seconds=0.5)
+    assert (tmp_path / "beat").read_bytes()[:8] == bytes(8)
+    assert answer["calls"] > 20
+    assert (answer.get("wrong", 0) > 0) == damaged
+    assert answer.get("failed", 0) == answer.get("stale", 0) == answer.get("ended", 0) == 0, answer["said"]

@@ -85,7 +85,7 @@ async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[
             return True
 
         @staticmethod
-        def push_nowait(node: Node, data: memoryview) -> bool:  # noqa: ARG004 - the protocol's
+        async def push_whole(node: Node, data: memoryview) -> bool:  # noqa: ARG004 - the protocol's
             raise AssertionError("only an open does that")
 
     async with trio.open_nursery() as nursery:

@@ -50,8 +50,8 @@ class PageCache(Protocol):
     async def push(self, node: Node, offset: int, data: memoryview) -> bool:
         """Any bytes, at an offset; may wait for readers."""
 
-    def push_nowait(self, node: Node, data: memoryview) -> bool:
-        """A whole file, of which the only open was not answered yet."""
+    async def push_whole(self, node: Node, data: memoryview) -> bool:
+        """A whole file, which nobody has open whose open was answered: waits for no reader."""
 
 
 class PagePusher:
@@ -92,9 +92,9 @@ class PagePusher:
             pages_given(node)
         return True
 
-    def push_file_nowait(self, node: Node, data: memoryview) -> bool:
-        """Put a whole file into the page cache of `node`, of which the only open was not answered yet."""
-        if self._page_cache is None or not self._page_cache.push_nowait(node, data):
+    async def push_whole(self, node: Node, data: memoryview) -> bool:
+        """Put a whole file into the page cache of `node`, which nobody has open whose open was answered. As `push`."""
+        if self._page_cache is None or not await self._page_cache.push_whole(node, data):
             return False
         pages_given(node)
         return True

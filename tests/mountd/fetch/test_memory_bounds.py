@@ -37,7 +37,7 @@ async def test_pushes_wait_until_the_kernel_has_taken_enough() -> None:
             await may_end.wait()
             return True
 
-        def push_nowait(self, node: Node, data: memoryview) -> bool:
+        async def push_whole(self, node: Node, data: memoryview) -> bool:
             raise AssertionError
 
     async with parts_of(tree()) as parts, trio.open_nursery() as nursery:
