@@ -70,6 +70,10 @@ def split(extent: Extent, chunk_bytes: int) -> list[Piece]:
     ]
 
 
+_WORD_BITS = 4096
+_WORD = (1 << _WORD_BITS) - 1
+
+
 class ChunkSet:
     """A mutable set of chunk indexes `0 .. count-1`, kept as the bits of one integer.
 
@@ -115,13 +119,22 @@ class ChunkSet:
         return self._bits != 0
 
     def __iter__(self) -> Iterator[int]:
-        return (i for i in range(self.count) if self._bits >> i & 1)
+        return (base + i for base, bits in self._words() for i in range(bits.bit_length()) if bits >> i & 1)
 
     @property
     def full(self) -> bool:
         """True when every chunk is in; an empty file's set is full."""
-        return self._bits == (1 << self.count) - 1
+        return self._bits.bit_count() == self.count  # never a number as long as the file: sizes may be absurd
 
     def missing(self) -> Iterator[int]:
         """The indexes that are not in, ascending."""
-        return (i for i in range(self.count) if not self._bits >> i & 1)
+        for base, bits in self._words():
+            for i in range(min(_WORD_BITS, self.count - base)):
+                if not bits >> i & 1:
+                    yield base + i
+
+    def _words(self) -> Iterator[tuple[int, int]]:
+        """(first index, bits) of some at a time: to shift all of them for each index would take the square of the
+        count."""
+        for base in range(0, self.count, _WORD_BITS):
+            yield base, self._bits >> base & _WORD

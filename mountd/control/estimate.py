@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.errors import HfsError, StagingError
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
@@ -20,6 +20,7 @@ from hfs.mountd.control.fitting import Fitting
 from hfs.mountd.control.probing import Missing, Probing, Some
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm import Warming
+from hfs.mountd.control.warm_nodes import TOO_LARGE
 from hfs.mountd.fetch import Owners
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.wire.protocol import Result
@@ -146,6 +147,9 @@ class WarmEstimate:
             self._work.skip(size_bytes)
             self._here_bytes += 0 if file.object_id in self._cache.pinned else file.room_bytes
             return Some(name, 0, 0, is_small=True)
+        if file.too_large:
+            self._work.fail(path, StagingError(TOO_LARGE))
+            return Some(name, 0, 0, is_small=False)
         self._work.done(size_bytes)
         ours = [index for index in file.present.missing() if self._owners.caches_locally(path, index)]
         room_bytes = sum(map(file.raw_room_bytes, ours))

@@ -17,6 +17,8 @@ from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline
 from hfs.mountd.namespace import Node
 
+TOO_LARGE = "larger than any file that is staged: it is read from the source"
+
 
 @dataclass(frozen=True, slots=True)
 class WarmFetches:
@@ -88,6 +90,8 @@ class NodeStaging:
     async def lacks_bytes(self, node: Node) -> tuple[int, int]:
         """(what would be accounted for what is missing of it on this node, what is for all that is there)."""
         file = await self.file(node)
+        if file.too_large:
+            return 0, 0
         if file.complete:
             return 0, self._pending.held(file.object_id, file.room_bytes)
         ours = [index for index in file.present.missing() if self._owners.caches_locally(node.path, index)]
@@ -122,6 +126,8 @@ class NodeStaging:
     async def fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""
         file, path = entry.file, entry.node.path
+        if file.too_large:
+            raise StagingError(TOO_LARGE)
         ours = (i for i in file.present.missing() if self._owners.caches_locally(path, i))
         lacks_bytes = sum(file.raw_room_bytes(i) for i in ours)
         lacks_bytes += file.overhead_bytes() if file.object_id is None else 0

@@ -103,3 +103,21 @@ def test_a_chunk_set_takes_only_its_chunks(index: int) -> None:
 def test_an_empty_file_is_complete() -> None:
     assert ChunkSet(0).full
     assert not ChunkSet(0)
+
+
+def test_a_set_costs_what_is_in_it_however_many_could_be() -> None:
+    chunks = ChunkSet(1 << 60)
+    assert not chunks.full
+    chunks.add(5)
+    assert (len(chunks), 5 in chunks, 1 << 50 in chunks, next(iter(chunks))) == (1, True, False, 5)
+    missing = chunks.missing()
+    assert [next(missing) for _ in range(6)] == [0, 1, 2, 3, 4, 6]
+
+
+@pytest.mark.parametrize("count", [0, 1, 4095, 4096, 4097, 9000])
+def test_what_is_in_and_what_is_not_across_words(count: int) -> None:
+    chunks, model = ChunkSet(count), set(range(0, count, 3))
+    for index in model:
+        chunks.add(index)
+    assert list(chunks) == sorted(model)
+    assert list(chunks.missing()) == sorted(set(range(count)) - model)
