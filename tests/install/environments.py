@@ -17,16 +17,19 @@ SMOKE = Path(__file__).with_name("smoke.py")
 COMMANDS = Path(__file__).with_name("commands.py")
 LIBFUSE = ROOT / "build/libfuse/prefix"
 
+DISTRIBUTIONS = Path("/usr/bin/python3")
+
 NEWEST_MINOR = 20
 """Of the names python3.11, python3.12, ... that are looked for."""
 
 
 def interpreters() -> dict[str, Path]:
-    """ "3.12" -> an interpreter that can make environments and has headers; of PATH, of pyenv, this one."""
+    """ "3.12" -> an interpreter that can make environments and has headers; of PATH, of pyenv, this one. And the
+    distribution's own: it has headers in places of its own, and may be older than all others of its minor version."""
     folders = [Path(folder) for folder in os.environ.get("PATH", os.defpath).split(":")]
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     candidates = [folder / f"python3.{minor}" for minor in range(11, NEWEST_MINOR) for folder in folders]
-    candidates = [Path(sys.executable), *sorted(pyenv.glob("versions/*/bin/python3")), *candidates]
+    candidates = [Path(sys.executable), *sorted(pyenv.glob("versions/*/bin/python3")), *candidates, DISTRIBUTIONS]
     code = (
         "import ensurepip, pathlib, sys, sysconfig, venv\n"
         "assert sys.version_info >= (3, 11) and (pathlib.Path(sysconfig.get_path('include')) / 'Python.h').exists()\n"
@@ -38,6 +41,8 @@ def interpreters() -> dict[str, Path]:
             done = subprocess.run([candidate, "-I", "-c", code], capture_output=True, text=True, check=False)
             if done.returncode == 0:  # a shim of a version that is not chosen fails
                 found.setdefault(done.stdout.strip(), candidate)
+                if candidate == DISTRIBUTIONS and not candidate.samefile(found[done.stdout.strip()]):
+                    found[f"{done.stdout.strip()} of the distribution"] = candidate
     return dict(sorted(found.items()))
 
 

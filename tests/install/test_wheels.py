@@ -55,6 +55,7 @@ def test_the_client_wheel_is_pure_python_and_whole(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
     assert {name for name in names if ".dist-info/" not in name} == files_of_packages()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"hfs"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
@@ -111,8 +112,20 @@ def test_an_sdist_has_all_that_it_is_built_with(tmp_path: Path) -> None:
     (packed,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(packed) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
+        archive.extractall(tmp_path / "unpacked", filter="data")
     c_files = {str(path.relative_to(ROOT)) for path in (ROOT / "mountd/native").rglob("*.[ch]")}
     assert {"scripts/packaging/backend.py", "pyproject.toml", "LICENSE", *files_of_packages(), *c_files} <= names
+    assert names_of_build(next((tmp_path / "unpacked").iterdir()), tmp_path) == {"hfs"}
+    assert names_of_build(checkout, tmp_path) == {"hfs"}
+
+
+def names_of_build(folder: Path, tmp_path: Path) -> set[str]:
+    """The top-level names that an installation of this source brings; its files are those of the packages."""
+    built = tmp_path / f"built-{folder.name}"
+    command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build_py", "--build-lib", built]
+    subprocess.run(command, cwd=folder, capture_output=True, check=True)
+    assert {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()} == files_of_packages()
+    return {path.name for path in built.iterdir()}
 
 
 def test_toml_is_read_back_as_it_was() -> None:
