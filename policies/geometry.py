@@ -70,6 +70,8 @@ def split(extent: Extent, chunk_bytes: int) -> list[Piece]:
     ]
 
 
+_MOST = 1 << 20
+"""A file of 8 TiB in chunks of 8 MiB: 25 bytes each in memory, and the event loop goes over them in a second."""
 _WORD_BITS = 4096
 _WORD = (1 << _WORD_BITS) - 1
 
@@ -125,6 +127,11 @@ class ChunkSet:
     def full(self) -> bool:
         """True when every chunk is in; an empty file's set is full."""
         return self._bits.bit_count() == self.count  # never a number as long as the file: sizes may be absurd
+
+    @property
+    def too_many(self) -> bool:
+        """More than are kept account of: such a file is read, and never staged."""
+        return self.count > _MOST
 
     def missing(self) -> Iterator[int]:
         """The indexes that are not in, ascending."""

@@ -46,7 +46,7 @@ class Admission:
     def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
         """Whether a chunk of so many bytes of this file would be staged now."""
         overhead_bytes = file.overhead_bytes() if file.object_id is None else 0
-        return self.open and not file.too_large and self.has_room(blocks_bytes(size_bytes) + overhead_bytes)
+        return self.open and not file.present.too_many and self.has_room(blocks_bytes(size_bytes) + overhead_bytes)
 
     def fits_nowait(self, size_bytes: int) -> bool:
         """The same of a file of one chunk that is not known yet."""

@@ -96,7 +96,7 @@ class StagedWriter:
         return True
 
     def _takes_on(self, file: StagedFile, index: int, size: int) -> bool:
-        if self._closing or file.too_large or not self._admission.open:
+        if self._closing or file.present.too_many or not self._admission.open:
             return False
         if not self._admission.has_room(self._charge_bytes(file, index)):
             return False

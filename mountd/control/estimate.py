@@ -147,7 +147,7 @@ class WarmEstimate:
             self._work.skip(size_bytes)
             self._here_bytes += 0 if file.object_id in self._cache.pinned else file.room_bytes
             return Some(name, 0, 0, is_small=True)
-        if file.too_large:
+        if file.present.too_many:
             self._work.fail(path, StagingError(TOO_LARGE))
             return Some(name, 0, 0, is_small=False)
         self._work.done(size_bytes)

@@ -90,7 +90,7 @@ class NodeStaging:
     async def lacks_bytes(self, node: Node) -> tuple[int, int]:
         """(what would be accounted for what is missing of it on this node, what is for all that is there)."""
         file = await self.file(node)
-        if file.too_large:
+        if file.present.too_many:
             return 0, 0
         if file.complete:
             return 0, self._pending.held(file.object_id, file.room_bytes)
@@ -126,7 +126,7 @@ class NodeStaging:
     async def fetch(self, entry: PendingFile) -> None:
         """What the file lacks. Raises HfsError."""
         file, path = entry.file, entry.node.path
-        if file.too_large:
+        if file.present.too_many:
             raise StagingError(TOO_LARGE)
         ours = (i for i in file.present.missing() if self._owners.caches_locally(path, i))
         lacks_bytes = sum(file.raw_room_bytes(i) for i in ours)

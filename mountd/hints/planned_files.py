@@ -133,7 +133,7 @@ class PlannedFiles:
 
     async def _stage_large(self, node: Node, file: StagedFile) -> int:
         """All chunks of a large file that is one sample. The bytes of those that were fetched for it."""
-        missing = [] if file.too_large else list(file.present.missing())
+        missing = [] if file.present.too_many else list(file.present.missing())
         fetched_bytes = 0
 
         async def stream() -> None:

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from hfs.mountd.cache.objects.stamps import Change
 
 
-_MOST_CHUNKS = 1 << 20
-"""8 TiB in chunks of 8 MiB: 25 bytes each, and the event loop goes over them in a second."""
-
-
 def recall(file: StagedFile) -> None:
     """Before bytes of it go, or are doubted, and before it is looked whether it is pinned."""
     if file.delegation is not None:
@@ -72,7 +68,6 @@ class StagedFile:
         "stored_use_s",
         "stray",
         "superseded",
-        "too_large",
         "unsettled",
         "verified",
         "version",
@@ -89,8 +84,6 @@ class StagedFile:
         """What is known of those that are present."""
         self.present = ChunkSet(count)
         self.committed = ChunkSet(count)
-        self.too_large = count > _MOST_CHUNKS
-        """It has more chunks than are kept account of: it is read, and never staged."""
         self.pins = 0
         """Open handles; a pinned file is not evicted."""
         self.passed = 0
