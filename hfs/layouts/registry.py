@@ -18,7 +18,8 @@ from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _MODULES = ("hdf5", "lmdb", "tar", "tfrecord", "npy", "npz", "parquet", "tree")
-"""In the order in which they are asked whether a file is theirs."""
+_ASKED_LAST = "hdf5"
+"""Whether a file is its own: behind a user block it begins where the first file of an archive does."""
 
 
 def formats() -> dict[str, Format]:
@@ -30,13 +31,14 @@ def formats() -> dict[str, Format]:
 def recognised(paths: Sequence[str]) -> Format:
     """The one format that all of `paths` are of. Raises LayoutError."""
     known = formats()
+    asked = sorted(known.values(), key=lambda one: one.name == _ASKED_LAST)
     names: dict[str, str] = {}
     for path in paths:
         head = b""
         if not os.path.isdir(path):
             with opened(path) as file:
                 head = file.read(0, min(file.size, HEAD_BYTES))
-        name = next((one.name for one in known.values() if one.recognise(path, head)), None)
+        name = next((one.name for one in asked if one.recognise(path, head)), None)
         if name is None:
             raise LayoutError(f"{path}: of no format that is known ({', '.join(known)}): say which with --format")
         names.setdefault(name, path)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import pathlib
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -330,3 +331,6 @@ def test_hdf5_is_found_behind_a_user_block_of_any_size(tmp_path: Path, userblock
     with open(path, "r+b") as file:
         file.write(b"whatever stands here")
     assert recognised([str(path)]).name == "hdf5"
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        archive.add(path, "sample.h5")  # its signature has the place of that behind a user block
+    assert recognised([str(tmp_path / "shard.tar")]).name == "tar"
