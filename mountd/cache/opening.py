@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,7 @@ from hfs.mountd.cache.objects import (
     Trust,
     set_objects_aside,
 )
+from hfs.mountd.cache.objects.context import nothing_planned
 from hfs.mountd.cache.stand_in import NoDirectory, NoDisk, index_in_memory
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
@@ -67,7 +68,7 @@ async def open_cache(
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
     answers: ObjectAnswers | None = None,
     maker: ObjectMaker | None = None,
-    planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
+    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
     grants: Grants | None = None,
     absent: str | None = None,
 ) -> AsyncIterator[Cache]:

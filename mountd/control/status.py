@@ -72,8 +72,8 @@ class StatusSection(Protocol):
 class HintsSection(Protocol):
     """What is known of learners."""
 
-    def of_reader(self, reader: Credentials) -> dict[str, object]:
-        """The key `hints`: what this user's own learners have said."""
+    async def status(self, reader: Credentials | None) -> dict[str, object]:
+        """What is under the key `hints`: what this user's own learners have said; None: all learners."""
 
 
 class StatusReport:
@@ -87,7 +87,7 @@ class StatusReport:
         hear_of_small_files: Callable[[], object],
         look_at_page_cache: Callable[[], Awaitable[None]],
     ) -> None:
-        """`hints` and `traffic`: two of the sections. What the data plane has counted since is heard first.
+        """`traffic`: one of the sections. What the data plane has counted since is heard first.
         `look_at_page_cache` takes 50 ms at most."""
         self._sections = sections
         self._hints = hints
@@ -105,12 +105,14 @@ class StatusReport:
         self._hear_of_small_files()
         if page_cache:
             await self._look_at_page_cache()
+        hints = {"hints": await self._hints.status(reader)}
         found: dict[str, object] = {}
         for section in self._sections:
             found |= section.gather()
         if reader is None:
+            found |= hints
             return {key: found[key] for key in KEYS}
-        shown = {key: found[key] for key in _FOR_OTHERS} | self._hints.of_reader(reader)
+        shown = {key: found[key] for key in _FOR_OTHERS} | hints
         for key, texts in _FIGURES_FOR_OTHERS.items():
             figures = found[key]
             assert isinstance(figures, dict)

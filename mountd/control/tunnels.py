@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 import trio
@@ -19,6 +19,7 @@ import trio
 from hfs.mountd.control.tunnel_stream import TunnelStream
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.caller import credentials_of, has_ended, process_of
+from hfs.mountd.core.slices import Slices
 from hfs.mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoExchange
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Tunnels:
         self._owners = owners
         self._has_ended = has_ended
         self._tunnels: dict[bytes, _Tunnel] = {}
+        self._slices = Slices()
         self._nursery: trio.Nursery | None = None
 
     def __len__(self) -> int:
@@ -71,7 +73,7 @@ class Tunnels:
                 try:
                     while True:
                         await trio.sleep(_LOOK_S)
-                        self._let_go()
+                        await self._slices.carry_out(self._let_go())
                 finally:
                     self._nursery = None
         finally:
@@ -128,9 +130,12 @@ class Tunnels:
         start_guarded(self._nursery, "control tunnel", self._answer, tunnel.stream, process, uid, gid, groups)
         return 0
 
-    def _let_go(self) -> None:
-        """Of those whose clients have gone."""
+    def _let_go(self) -> Iterator[None]:
+        """Of those whose clients have gone; one after the other."""
         for token, tunnel in list(self._tunnels.items()):
+            yield
+            if self._tunnels.get(token) is not tunnel:
+                continue
             gone = bool(tunnel.process) and self._has_ended(tunnel.process)
             tunnel.silent_looks += 1
             if gone or tunnel.silent_looks > SILENT_LOOKS:

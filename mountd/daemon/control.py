@@ -38,7 +38,6 @@ from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import FetchStatus, Serving
 from hfs.mountd.files import FilesStatus
 from hfs.mountd.fuse import DevFuse
-from hfs.mountd.hints import HintsStatus
 from hfs.mountd.kernel import PlaneFigures
 from hfs.mountd.monitoring import MonitoringStatus
 from hfs.mountd.namespace import NamesStatus
@@ -171,7 +170,6 @@ def _status(
     """What each room tells."""
     metrics, source, fetch = basics.metrics, storage.source, files.fetch
 
-    hints = HintsStatus(storage.learners)
     return StatusReport(
         [
             daemon,
@@ -181,7 +179,6 @@ def _status(
             PeersStatus(view, metrics),
             NamesStatus(names.permissions, metrics, lambda: names.leaf_table.figures()._asdict()),
             FetchStatus(fetch.fetcher, files.prefetch, source.threads, fetch.buffers, basics.workers, metrics),
-            hints,
             FilesStatus(
                 files.readers,
                 files.io_mode,
@@ -195,7 +192,7 @@ def _status(
             monitoring,
             CounterStatus(metrics),
         ],
-        hints,
+        storage.learners,
         traffic,
         files.pipeline.take,
         files.residency.refresh,

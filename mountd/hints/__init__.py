@@ -13,12 +13,10 @@ from hfs.mountd.hints.planned_files import PlannedFiles
 from hfs.mountd.hints.planned_leaves import PlannedLeaves
 from hfs.mountd.hints.readable_files import ReadableFiles
 from hfs.mountd.hints.space_reservation import SpaceReservation
-from hfs.mountd.hints.status import HintsStatus
 
 __all__ = [
     "FollowedPlans",
     "HintFollower",
-    "HintsStatus",
     "Learners",
     "PageCacheWarmer",
     "PlanChanges",

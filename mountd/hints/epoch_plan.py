@@ -6,7 +6,7 @@ reads and opens nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from hfs.mountd.hints.unit_layout import UnitLayout
 from hfs.policies.prefetch.sweep import Sweep
 from hfs.policies.schedule.epoch_progress import GUARD_SAMPLES
 from hfs.policies.schedule.schedule import Schedule
+from hfs.policies.schedule.uses import HERE
 
 _BYTES_A_UNIT = 21
 """What a schedule and a plan keep of each unit."""
@@ -31,6 +32,10 @@ samples that were given out first, and are waited for, were fetched after all ot
 
 _SMALL_FILE_BYTES = 110_000
 """What a file of a list is taken for until one has been looked at: an image."""
+
+
+_LOOKED_AT = 1 << 13
+"""Units that are looked at one by one in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +130,33 @@ class EpochPlan:
         self._looked_at += 1
         self._looked_at_bytes += size
 
-    def staged_units(self) -> NDArray[np.int32]:
-        """The units that are staged, as far as is known."""
-        if self.objects is not None:
-            return np.flatnonzero(self.objects).astype(np.int32)
-        found = [self.layout.unit(number, i) for number, file in self.staged.items() for i in file.present]
-        return np.array(found, np.int32)
+    def staged_chunks(self, files: Iterable[int]) -> NDArray[np.int32]:
+        """Of these files, as far as is known."""
+        each = [np.fromiter(self.staged[file].present, np.int32) + self.layout.unit(file, 0) for file in files]
+        return np.concatenate(each).astype(np.int32) if each else np.empty(0, np.int32)
 
-    def begin(self) -> None:
-        """An epoch begins: what was here and has gone unnoticed is to be fetched again."""
-        gone = np.ones(self.layout.units, bool)
-        gone[self.staged_units()] = False
-        gone[list(self.held)] = False
-        self.schedule.evicted(np.flatnonzero(gone))
+    def begin_steps(self) -> Iterator[None]:
+        """An epoch begins: what was here and has gone unnoticed is to be fetched again. In steps of a millisecond."""
+        state, here = self.schedule.units.state, np.zeros(self.layout.units, bool)
+        for number, file in list(self.staged.items()):
+            here[np.fromiter(file.present, np.int64) + self.layout.unit(number, 0)] = True
+            yield
+        for first, end in self.schedule.units.ahead.steps():
+            gone = (state[first:end] == HERE) & ~here[first:end]
+            if self.objects is not None:
+                gone &= self.objects[first:end] == 0
+            units = np.flatnonzero(gone) + first
+            for some in np.split(units, range(_LOOKED_AT, len(units), _LOOKED_AT)):
+                self.schedule.evicted(some[[not self._has_come(unit) for unit in some.tolist()]])
+                yield
+
+    def _has_come(self, unit: int) -> bool:
+        """It is here, since a moment ago."""
+        if self.objects is not None:
+            return unit in self.held or bool(self.objects[unit])
+        number, index = self.layout.place(unit)
+        file = self.staged.get(number)
+        return file is not None and index is not None and index in file.present
 
     @property
     def mean_bytes(self) -> int:

@@ -24,6 +24,8 @@ from hfs.mountd.hints.plan_registry import PlanRegistry
 from hfs.mountd.wire.hints import (
     MAX_LAYOUT_BYTES,
     MAX_ORDER_SAMPLES,
+    MAX_PART_FRAME_BYTES,
+    PART_BYTES,
     At,
     LayoutPart,
     LearnerMessage,
@@ -33,12 +35,16 @@ from hfs.mountd.wire.hints import (
 )
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Failure, Join, Result
+from hfs.policies.schedule.uses import Uses
 
 log = logging.getLogger(__name__)
 
 _BYTES_A_USE = 16
 """What a schedule keeps of each use of an order (policies/schedule/uses.py)."""
 _BYTES_A_UNIT_OF_AN_ORDER = 4
+
+_MAKING_BYTES_A_USE = 24
+"""What is gone once it is made: its samples' numbers, and what sorts them."""
 
 _SMALL_MESSAGE_BYTES = 1 << 16
 """Of all learners together a few megabytes: not counted. Where they are and how long they waited is always heard."""
@@ -52,6 +58,25 @@ _SHORT = 1 << 20
 _MAX_POSITION = 1 << 62
 
 _KEPT_EPOCHS = 100
+
+
+class _Parts:
+    """Bytes that come in parts, in blocks: one that grows would be copied now and then, all of it."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytearray] = []
+        self.size = 0
+
+    def add(self, part: bytes) -> None:
+        if not self._blocks or len(self._blocks[-1]) + len(part) > PART_BYTES:
+            self._blocks.append(bytearray())
+        self._blocks[-1] += part
+        self.size += len(part)
+
+    def joined(self) -> memoryview:
+        """All of them. In a thread, which keeps nobody waiting meanwhile."""
+        blocks = [np.frombuffer(block, np.uint8) for block in self._blocks]
+        return np.concatenate(blocks).data if blocks else memoryview(b"")
 
 
 class HintSession:
@@ -87,8 +112,10 @@ class HintSession:
         self._only_given = False
         self.epochs: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._frame_bytes = 0
-        self._blob = bytearray()
-        self._parts: list[NDArray[np.int64]] = []
+        self._blob = _Parts()
+        """Of a layout that has not come whole."""
+        self._indices = _Parts()
+        """Of an order that has not."""
         self._wait_ns = 0
         self._cpu_ns = 0
         self._order_bytes = [0, 0]
@@ -98,10 +125,12 @@ class HintSession:
         """A message of so many bytes begins, to be given to `receive`; the answer to it where there is no room."""
         if size_bytes <= _SMALL_MESSAGE_BYTES:
             return None
+        if size_bytes > MAX_PART_FRAME_BYTES:
+            return self._refused(LayoutError(f"a message of {size_bytes} bytes; parts have {PART_BYTES}"))
         try:
             self._plans.memory.check_room(size_bytes, self.reader)
         except LayoutError as error:
-            self._blob.clear()
+            self._blob = _Parts()
             return self._refused(error)
         self._frame_bytes = size_bytes
         return None
@@ -112,13 +141,13 @@ class HintSession:
         try:
             match message:
                 case At():
-                    self.reached(message.position)
+                    await self.reached(message.position)
                 case Waited():
                     self._waited(message)
                 case Over():
-                    self._over(message.epoch)
+                    await self._over(message.epoch)
                 case Order():
-                    return self._order(message)
+                    return await self._order(message)
                 case LayoutPart():
                     return await self._layout_part(message)
         except HfsError as error:
@@ -128,7 +157,7 @@ class HintSession:
     def _refused(self, error: HfsError) -> Failure:
         log.warning("a hint of %s is not followed: %s", self.title, error)
         self._metrics.add("hints_refused")
-        self._parts = []
+        self._indices = _Parts()
         return Failure(str(error), 2)
 
     @property
@@ -145,7 +174,7 @@ class HintSession:
     @property
     def memory_bytes(self) -> int:
         """What its orders take, and what has come of a layout or an order that is not complete."""
-        return sum(self._order_bytes) + self._frame_bytes + len(self._blob) + _BYTES_A_USE * sum(map(len, self._parts))
+        return sum(self._order_bytes) + self._frame_bytes + self._blob.size + self._indices.size
 
     def leave(self) -> None:
         """The connection has ended."""
@@ -159,19 +188,19 @@ class HintSession:
     async def _layout_part(self, part: LayoutPart) -> Result | None:
         if self.plan is not None:
             return Result() if part.last else None  # another has brought it meanwhile
-        if len(self._blob) + len(part.data) > MAX_LAYOUT_BYTES:
-            self._blob.clear()
+        if self._blob.size + len(part.data) > MAX_LAYOUT_BYTES:
+            self._blob = _Parts()
             raise LayoutError(f"a layout of more than {MAX_LAYOUT_BYTES} bytes")
         try:
             self._plans.memory.check_room(len(part.data), self.reader)
         except LayoutError:
-            self._blob.clear()
+            self._blob = _Parts()
             raise
-        self._blob += part.data
+        self._blob.add(part.data)
         if not part.last:
             return None
-        blob, self._blob = bytes(self._blob), bytearray()
-        await self._plans.adopt(self.plan_key, blob)
+        blob, self._blob = self._blob, _Parts()
+        await self._plans.adopt(self.plan_key, blob.size, blob.joined)
         self.enter()
         return Result()
 
@@ -182,60 +211,68 @@ class HintSession:
 
     # -- orders -------------------------------------------------------------------------------------------------------
 
-    def _order(self, part: Order) -> Result | None:
+    async def _order(self, part: Order) -> Result | None:
         plan = self._plan()
         if len(part.indices) % 8:
             raise LayoutError(f"an order of {len(part.indices)} bytes ends in the middle of a number")
         if part.start == 0:
-            self._parts = []
-        length = sum(map(len, self._parts))
+            self._indices = _Parts()
+        length = self._indices.size // 8
         if part.start != length:
             raise LayoutError(f"a part of an order begins at {part.start}; {length} was expected")
-        indices = np.frombuffer(part.indices, "<i8")
-        length += len(indices)
+        length += len(part.indices) // 8
         if length > min(MAX_ORDER_SAMPLES, _REPEATS * plan.layout.samples + _SHORT):
             raise LayoutError(f"an order of {length} samples or more, of {plan.layout.samples} in all, is too long")
-        self._plans.memory.check_room(_BYTES_A_USE * len(indices), self.reader)
-        self._parts.append(indices)
+        self._plans.memory.check_room(len(part.indices), self.reader)
+        self._indices.add(part.indices)
         if not part.last:
             return None
-        indices, self._parts = np.concatenate(self._parts), []
-        order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * plan.layout.units
-        # A sample may be many extents, and an extent many units: counted before they are written out.
-        uses_bytes = _BYTES_A_USE * plan.layout.count_uses(indices)
-        self._plans.memory.check_room(order_bytes + uses_bytes, self.reader)
-        units, at = plan.layout.uses(indices)
-        order_bytes += _BYTES_A_USE * len(units)
+        units, uses, order_bytes = await self._made(plan)
+        slices, schedule = self._plans.slices, plan.schedule
         if part.following:
-            plan.schedule.follow_next(self.number, part.epoch, units, at, length)
             self._order_bytes[1] = order_bytes
+            await slices.carry_out(schedule.follow_next_steps(self.number, part.epoch, uses))
         else:
             self._note_wait()
-            plan.begin()
-            plan.schedule.follow(self.number, part.epoch, units, at, length, trio.current_time())
+            self._order_bytes = [order_bytes, 0]
             self.epoch, self.samples = part.epoch, length
             self._first, self._only_given = min(max(part.first, 0), _MAX_POSITION), part.only_given
-            self._order_bytes = [order_bytes, 0]
             self._account(part.epoch)
+            await slices.carry_out(plan.begin_steps())
+            await slices.carry_out(schedule.follow_steps(self.number, part.epoch, uses, trio.current_time()))
         self._changed()
-        return Result(detail={"units": len(units)})
+        return Result(detail={"units": units})
+
+    async def _made(self, plan: EpochPlan) -> tuple[int, Uses, int]:
+        """How many units the order that has come names, its uses, and what they take. In a thread: a second for ten
+        million samples. Raises LayoutError."""
+        memory, run_in_thread = self._plans.memory, self._plans.run_in_thread
+        async with self._plans.one_at_a_time(self.reader):
+            parts, self._indices = self._indices, _Parts()
+            with memory.reserved(2 * parts.size, self.reader):
+                # A sample may be many extents, and an extent many units: counted before they are written out.
+                indices, count = await run_in_thread(_counted, plan, parts)
+            order_bytes = _BYTES_A_UNIT_OF_AN_ORDER * plan.layout.units + _BYTES_A_USE * count
+            with memory.reserved(order_bytes + _MAKING_BYTES_A_USE * count, self.reader):
+                return count, await run_in_thread(_uses, plan, self.number, indices), order_bytes
 
     def _plan(self) -> EpochPlan:
         if self.plan is None:
             raise LayoutError("an order came before its layout")
         return self.plan
 
-    def reached(self, position: int) -> None:
+    async def reached(self, position: int) -> None:
         """So many samples of the epoch have been given out. Nonsense is harmless."""
         if self.plan is not None and self.epoch is not None:
             position = min(max(position - self._first, 0), self.samples)
-            self.plan.schedule.advance(self.number, position, trio.current_time())
+            steps = self.plan.schedule.advance_steps(self.number, position, trio.current_time())
+            await self._plans.slices.carry_out(steps)
             self._changed()
 
-    def _over(self, epoch: int) -> None:
+    async def _over(self, epoch: int) -> None:
         if self.plan is not None and epoch == self.epoch:
             self._note_wait()
-            self.plan.schedule.over(self.number)
+            await self._plans.slices.carry_out(self.plan.schedule.over_steps(self.number))
             self._changed()
 
     # -- accounts -----------------------------------------------------------------------------------------------------
@@ -309,3 +346,15 @@ class HintSession:
             **figures,
             "epochs": list(self.epochs.values()),
         }
+
+
+def _counted(plan: EpochPlan, parts: _Parts) -> tuple[NDArray[np.int64], int]:
+    """In a thread."""
+    indices = np.frombuffer(parts.joined(), "<i8")
+    return indices, plan.layout.count_uses(indices)
+
+
+def _uses(plan: EpochPlan, learner: int, indices: NDArray[np.int64]) -> Uses:
+    """In a thread."""
+    units, at = plan.layout.uses(indices)
+    return plan.schedule.uses(learner, units, at, len(indices))

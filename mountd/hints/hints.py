@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 _FILES_AT_ONCE = 16
 """Small files of one piece of work: one trip to a thread for all of them, and no longer than 0.1 s on a slow source."""
 
-_LOOKS = 4
-"""A look for work covers a quarter of a million uses; where all is here it ends without having seen the rest."""
+_LOOKS = 2
+"""A look for work covers a quarter of a million uses, in a millisecond or two. After so many that have found none, of
+all plans together, it goes on in the next turn."""
 
 _NEAR_UNITS = 256
 """Uses ahead of the sampler that are made ready: two batches, and less than a tenth of a second of a fast reader."""
@@ -60,24 +61,30 @@ class HintFollower:
         self._warmer = warmer
         self._changes = changes
         self._metrics = metrics
+        self._looks_on = False
+        """A worker goes on looking in the next turn."""
 
     # -- staging ------------------------------------------------------------------------------------------------------
 
     def next_work(self) -> Work | None:
         """What to fetch now."""
-        if self._changes.held_back:
+        if self._changes.held_back or self._looks_on:
             return None
+        looks = 0
         now_s = trio.current_time()
         for plan in self._plans.followed():
             whole = plan.layout.whole
             if not (whole or self._chunks.may_begin(plan)):
                 continue
             limit = self._files_at_once(plan) if whole else 1
-            units: list[int] = []
-            for _ in range(_LOOKS):
-                units = plan.schedule.fetch_order.take(limit, self._reservation.budget_bytes(), now_s)
-                if units or not plan.schedule.fetch_order.searching:
+            fetch_order = plan.schedule.fetch_order
+            while not (units := fetch_order.take(limit, self._reservation.budget_bytes(), now_s)):
+                if not fetch_order.searching:
                     break
+                looks += 1
+                if looks >= _LOOKS:
+                    self._looks_on = True
+                    return Work(plan, ())
             if units:
                 self._plans.move_to_end(plan.key)  # one plan after the other
                 if not whole:
@@ -97,7 +104,15 @@ class HintFollower:
         return min(_FILES_AT_ONCE, 1 + files_ahead // _FILES_AT_ONCE)
 
     async def carry_out(self, work: Work) -> None:
-        """Have the units of `work` staged. Never raises HfsError."""
+        """Have the units of `work` staged; without any, look on. Never raises HfsError."""
+        if not work.units:
+            try:
+                await trio.lowlevel.checkpoint()
+            finally:
+                self._looks_on = False
+                self._plans.move_to_end(work.plan.key)
+                self._changes.landed()
+            return
         left = set(work.units)
         work.plan.under_way.update(work.units)
         try:
@@ -129,6 +144,7 @@ class HintFollower:
             await self._changes.wait()
             for plan in self._plans:
                 for number in list(plan.learners):
+                    await trio.lowlevel.checkpoint()
                     try:
                         await self._warm(plan, number)
                     except HfsError as error:

@@ -6,7 +6,7 @@ only; reads and opens nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -100,9 +100,26 @@ class Learners:
         self._changed()
 
     def shown(self, reader: Credentials | None = None) -> dict[str, Any]:
-        """For `hfs status`: learners now and before, and layouts; all, or those of one user."""
+        """Learners now and before, and layouts; all, or those of one user."""
+        sessions = [one for one in self._sessions.values() if reader in (None, one.reader)]
+        return self._shown(reader, [one.shown() for one in sessions])
+
+    async def status(self, reader: Credentials | None) -> dict[str, Any]:
+        """The same for `hfs status`, in slices."""
+        learners: list[dict[str, Any]] = []
+
+        def steps() -> Iterator[None]:
+            for session in list(self._sessions.values()):
+                if reader in (None, session.reader) and session.number in self._sessions:
+                    learners.append(session.shown())
+                    yield
+
+        await self.plans.slices.carry_out(steps())
+        return self._shown(reader, learners)
+
+    def _shown(self, reader: Credentials | None, learners: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "learners": [one.shown() for one in self._sessions.values() if reader in (None, one.reader)],
+            "learners": learners,
             "past": [figures for whose, figures in self._past if reader in (None, whose)],
             "layouts": self.plans.shown(reader),
         }

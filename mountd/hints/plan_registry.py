@@ -9,8 +9,8 @@ by what fetches. Event loop only; what takes longer is done in a thread.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import trio
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.slices import Slices
 from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
 from hfs.mountd.hints.hint_memory import HintMemory
 from hfs.mountd.hints.unit_layout import UnitLayout, layout_bytes
@@ -39,8 +40,11 @@ class PlanRegistry:
 
     def __init__(self, chunk_bytes: int, run_in_thread: Callable[..., Awaitable[Any]], *, coalesce_bytes: int) -> None:
         self.memory = HintMemory()
+        self.slices = Slices()
+        """For all that learners say."""
+        self.run_in_thread = run_in_thread
+        self._making: defaultdict[int | None, trio.Lock] = defaultdict(trio.Lock)
         self._chunk_bytes = chunk_bytes
-        self._run_in_thread = run_in_thread
         self._coalesce_bytes = coalesce_bytes
         self._plans: OrderedDict[PlanKey, EpochPlan] = OrderedDict()
         self._of_version: dict[Version, tuple[EpochPlan, int]] = {}
@@ -66,25 +70,32 @@ class PlanRegistry:
 
     def move_to_end(self, key: PlanKey) -> None:
         """Others come first from now on, and this one is forgotten last."""
-        self._plans.move_to_end(key)
+        if key in self._plans:
+            self._plans.move_to_end(key)
 
-    async def adopt(self, key: PlanKey, blob: bytes) -> None:
-        """Learn a layout. Raises LayoutError, ProtocolError."""
+    def one_at_a_time(self, reader: Credentials | None) -> trio.Lock:
+        """What takes much memory while it is made is made for one learner of each user after the other."""
+        return self._making[None if reader is None else reader.uid]
+
+    async def adopt(self, key: PlanKey, size_bytes: int, blob: Callable[[], memoryview]) -> None:
+        """Learn a layout; `blob`, asked in a thread, gives its encoding, of so many bytes. Raises LayoutError and
+        ProtocolError."""
         while (other := self._adopting.get(key)) is not None:
             await other.wait()  # the learners of a job begin together
         if key in self._plans:
             return
         ended = self._adopting[key] = trio.Event()
         try:
-            with self.memory.reserved(2 * len(blob), key.reader):
-                extents = await self._run_in_thread(_read_layout, key.digest, blob)
+            with self.memory.reserved(2 * size_bytes, key.reader):
+                extents = await self.run_in_thread(_read_layout, key.digest, blob)
             self.forget_idle()
             # Two bytes name a file, and fifty are kept of it: counted before they are written out.
             with self.memory.reserved(layout_bytes(extents), key.reader):
-                layout = await self._run_in_thread(UnitLayout, key.digest, extents, self._chunk_bytes)
+                layout = await self.run_in_thread(UnitLayout, key.digest, extents, self._chunk_bytes)
             self.forget_idle()
-            self.memory.check_room(plan_bytes(layout), key.reader)
-            plan = self._plans[key] = EpochPlan(layout, self._coalesce_bytes, key.reader)
+            with self.memory.reserved(plan_bytes(layout), key.reader):
+                plan = await self.run_in_thread(EpochPlan, layout, self._coalesce_bytes, key.reader)
+            self._plans[key] = plan
             self.memory.add(plan)
         finally:
             del self._adopting[key]
@@ -124,13 +135,14 @@ class PlanRegistry:
         for plan in self._plans.values():
             plan.files.forget(node)
 
-    def planned(self, numbers: Collection[int]) -> set[int]:
+    async def planned(self, numbers: Sequence[int]) -> set[int]:
         """Those of the staged objects that an order names: they go when it says so."""
         named: set[int] = set()
         asked = np.fromiter(numbers, np.int64, len(numbers))
         for plan in self.followed():
             if plan.objects is not None:
-                named.update(asked[np.isin(asked, plan.objects)].tolist())
+                known = asked[await self.run_in_thread(np.isin, asked, plan.objects)]
+                named.update(known.tolist())
             else:
                 held = {file.object_id for file in plan.staged.values()}
                 named.update(number for number in numbers if number in held)
@@ -152,8 +164,9 @@ class PlanRegistry:
         ]
 
 
-def _read_layout(digest: str, blob: bytes) -> SampleExtents:
+def _read_layout(digest: str, blob: Callable[[], memoryview]) -> SampleExtents:
     """In a thread: a tenth of a second for ten million files."""
-    if layout_digest(blob) != digest:
+    whole = blob()
+    if layout_digest(whole) != digest:
         raise LayoutError("the layout that came is not the one that was announced")
-    return SampleExtents.of_frame(decode_layout(blob))
+    return SampleExtents.of_frame(decode_layout(whole))

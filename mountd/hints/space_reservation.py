@@ -233,38 +233,47 @@ class SpaceReservation:
         if now_s < self._look_again_s and not (self._gone_since_look and self._are_few(need_bytes)):
             return
         self._gone_since_look = False
-        staged = [(plan, self._may_go(plan, plan.staged_units())) for plan in self._plans]
-        uses = sum(len(units) * max(1, 2 * len(plan.learners)) for plan, units in staged)
-        self._look_again_s = now_s + uses * _LOOK_S_A_USE
-        want_bytes = max(4 * need_bytes, self._cache.room.limit_bytes() // _CANDIDATE_SHARE)
-        if uses <= _LOOK_AT_ONCE_USES:
-            self._candidates = _last(staged, want_bytes, now_s)
-        else:
-            self._candidates = await self._run_in_thread(_last, staged, want_bytes, now_s)
-
-    def _may_go(self, plan: EpochPlan, units: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Those of them that are not pinned."""
         pins = self._cache.pinned
-        if not len(pins):
-            return units
-        if plan.objects is not None:
-            bits = np.unpackbits(np.frombuffer(pins.bits(), np.uint8), bitorder="little")
-            numbers = plan.objects[units]
-            may_go: NDArray[np.bool_] = (numbers >= len(bits)) | (bits[np.minimum(numbers, len(bits) - 1)] == 0)
-            return units[may_go].astype(np.int32, copy=False)
-        pinned = {number for number, file in plan.staged.items() if file.object_id in pins}
-        places = map(plan.layout.place, units.tolist())
-        return units[np.array([number not in pinned for number, _ in places], bool)] if pinned else units
+        bits = bytes(pins.bits()) if len(pins) else b""
+        staged = [(plan, None if plan.objects is not None else self._chunks(plan)) for plan in self._plans]
+        want_bytes = max(4 * need_bytes, self._cache.room.limit_bytes() // _CANDIDATE_SHARE)
+        looked_at = sum(plan.layout.units * max(1, 2 * len(plan.learners)) for plan, _ in staged)
+        if looked_at <= _LOOK_AT_ONCE_USES:
+            self._candidates, uses = _last(staged, bits, want_bytes, now_s)
+        else:
+            self._candidates, uses = await self._run_in_thread(_last, staged, bits, want_bytes, now_s)
+        self._look_again_s = now_s + uses * _LOOK_S_A_USE
+
+    def _chunks(self, plan: EpochPlan) -> NDArray[np.int32]:
+        """Those that are staged of files that are not pinned."""
+        pins = self._cache.pinned
+        return plan.staged_chunks([number for number, file in plan.staged.items() if file.object_id not in pins])
 
 
-def _last(staged: Sequence[tuple[EpochPlan, NDArray[np.int32]]], want_bytes: int, now_s: float) -> list[_Victim]:
-    """What of the staged units of plans is needed last, the last first, until `want_bytes` have come together.
+def _files(objects: NDArray[np.int64], pins: bytes) -> NDArray[np.int32]:
+    """Those that are staged and not pinned. `pins`: bits."""
+    units = np.flatnonzero(objects)
+    if pins:
+        bits = np.unpackbits(np.frombuffer(pins, np.uint8), bitorder="little")
+        numbers = objects[units]
+        units = units[(numbers >= len(bits)) | (bits[np.minimum(numbers, len(bits) - 1)] == 0)]
+    return units.astype(np.int32)
+
+
+def _last(
+    staged: Sequence[tuple[EpochPlan, NDArray[np.int32] | None]], pins: bytes, want_bytes: int, now_s: float
+) -> tuple[list[_Victim], int]:
+    """What of the staged units of plans is needed last, the last first, until `want_bytes` have come together; and how
+    many uses were looked at. No units: those of whole files, that `pins` does not name.
 
     May run in a thread beside changes of the schedules: whoever acts on it asks again.
     """
     found: list[_Victim] = []
     uses_of: list[float] = []
-    for plan, units in staged:
+    uses = 0
+    for plan, chunks in staged:
+        units = chunks if chunks is not None else _files(plan.objects, pins)  # type: ignore[arg-type]  # whole files
+        uses += len(units) * max(1, 2 * len(plan.learners))
         uses_s = plan.schedule.expected.next_use_s(units, now_s)
         rooms = plan.schedule.units.sizes[units] + BLOCK_BYTES
         order = np.argsort(-uses_s, kind="stable")
@@ -275,5 +284,5 @@ def _last(staged: Sequence[tuple[EpochPlan, NDArray[np.int32]]], want_bytes: int
     for i, victim in enumerate(candidates):
         want_bytes -= victim.room_bytes
         if want_bytes <= 0:
-            return candidates[: i + 1]
-    return candidates
+            return candidates[: i + 1], uses
+    return candidates, uses

@@ -41,16 +41,19 @@ class UnitLayout:
     """Memory: the names and 20 bytes for each file; 24 bytes for each extent."""
 
     def __init__(self, digest: str, layout: SampleExtents, chunk_bytes: int) -> None:
-        """`layout` itself is not kept. Raises LayoutError where it cannot be divided."""
+        """In a thread: it takes seconds where there are millions of files. `layout` itself is not kept. Raises
+        LayoutError where it cannot be divided."""
         self.digest = digest
         self.chunk_bytes = chunk_bytes
-        self._names = layout.names
-        ends = np.flatnonzero(np.frombuffer(layout.names, np.uint8) == _SEPARATOR)
-        self._ends: NDArray[np.int64] = np.append(ends, len(layout.names)).astype(np.int64)
-        self.files = len(self._ends)
-        self.samples = layout.samples
         self.whole = not layout.extent_count
         """Samples are whole files."""
+        names = np.frombuffer(layout.names, np.uint8)
+        ends = np.flatnonzero(names == _SEPARATOR)
+        self._ends: NDArray[np.int64] = np.append(ends, len(names)).astype(np.int64)
+        # What came holds the extents too, as they were sent.
+        self._names = (names if self.whole else names.copy()).data
+        self.files = len(self._ends)
+        self.samples = layout.samples
         self._starts: NDArray[np.int64] | None = None
         self._counts: NDArray[np.int64] | None = None
         """Units of each sample, where it may be several."""
@@ -100,7 +103,7 @@ class UnitLayout:
     def path(self, file: int) -> bytes:
         """Of file number `file`, relative to the root of the mount."""
         start = int(self._ends[file - 1]) + 1 if file else 0
-        return self._names[start : int(self._ends[file])]
+        return bytes(self._names[start : int(self._ends[file])])
 
     def find(self, path: bytes, path_hash: int) -> int | None:
         """The sample that is all of the file at `path`, of which `path_hash` is `hash_of`; the last one, if there are

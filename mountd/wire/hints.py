@@ -15,15 +15,18 @@ samples is one frame of 10 MB. Knows nothing of what it is good for.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import xxhash
 
 from hfs.mountd.wire.protocol import Message, ProtocolError
 
-PART_BYTES = 16 * 1024**2
-"""Bytes of a layout, or indices of an order, in one frame: far below the longest, and no long wait at either end."""
+PART_BYTES = 1024**2
+"""Bytes of a layout, or indices of an order, in one frame: a millisecond at either end."""
+
+MAX_PART_FRAME_BYTES = 2 * PART_BYTES
+"""A frame of a learner is never longer."""
 
 MAX_LAYOUT_BYTES = 1024**3
 """A list of ten million files of a hundred bytes each."""
@@ -31,26 +34,34 @@ MAX_LAYOUT_BYTES = 1024**3
 MAX_ORDER_SAMPLES = 1 << 28
 """2 GiB of indices: what one learner of a node may say of one epoch."""
 
+if TYPE_CHECKING:
+    Bytes: TypeAlias = bytes
+else:
+    Bytes = memoryview
+"""Of a frame that was decoded: within its bytes, not a copy, which would take half a second."""
 
-class LayoutFrame(msgspec.Struct, frozen=True):
+
+class LayoutFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A layout: which bytes of which files each sample is.
+
+    Unknown fields are refused: what is not understood is not followed, and passing over them may take seconds.
 
     With `extents` empty sample i is the whole of file i. Otherwise sample i is the extents `starts[i]` to
     `starts[i + 1]` (half-open), or the one extent i if `starts` is empty, and extent j is `sizes[j]` bytes at
     `offsets[j]` of file `extents[j]`.
     """
 
-    files: bytes
+    files: Bytes
     """Paths relative to the root of the mount, no leading slash, joined by zero bytes."""
-    extents: bytes = b""
+    extents: Bytes = b""
     """int32: the number of the file that each extent lies in."""
-    offsets: bytes = b""
+    offsets: Bytes = b""
     """int64."""
-    sizes: bytes = b""
+    sizes: Bytes = b""
     """int64, each at least 1."""
-    starts: bytes = b""
+    starts: Bytes = b""
     """int64, one more than there are samples, from 0, ascending; a sample without bytes has no extent."""
-    file_sizes: bytes = b""
+    file_sizes: Bytes = b""
     """int64, bytes of each file when the layout was made; may be missing when there are no extents."""
 
 
@@ -127,7 +138,7 @@ def encode_layout(layout: LayoutFrame) -> bytes:
     return blob
 
 
-def decode_layout(blob: bytes) -> LayoutFrame:
+def decode_layout(blob: bytes | memoryview) -> LayoutFrame:
     """The inverse. Raises ProtocolError; the arrays in it are not looked at."""
     try:
         return _layouts.decode(blob)
@@ -135,6 +146,10 @@ def decode_layout(blob: bytes) -> LayoutFrame:
         raise ProtocolError(f"a layout that means nothing: {error}") from None
 
 
-def layout_digest(blob: bytes) -> str:
+def layout_digest(blob: bytes | memoryview) -> str:
     """What a layout is recognised by: 32 hexadecimal digits."""
-    return xxhash.xxh3_128_hexdigest(blob)
+    digest = xxhash.xxh3_128()
+    view = memoryview(blob)
+    for first in range(0, len(blob), PART_BYTES):
+        digest.update(view[first : first + PART_BYTES])
+    return digest.hexdigest()

@@ -107,7 +107,9 @@ class EpochProgress:
         if now_s - self.moved_s <= _STOPPED_S:
             return False
         for uses, position in self.orders():
-            start, following = uses.over_at(position - GUARD_SAMPLES), uses.over_at(position)
+            following = uses.over_at(position)
+            # A sample may have any number of uses.
+            start = max(uses.over_at(position - GUARD_SAMPLES), following - _LOOK_AT_USES)
             units = uses.order[start : following + _STOPPED_UNITS]
             # On its way: perhaps it waits for that. Further on, units may be absent since the budget is used up.
             if np.any(state[units] == TAKEN):

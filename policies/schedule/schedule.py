@@ -16,11 +16,14 @@ Costs: `follow` of 1.28 million uses some 50 ms, or nothing when they were annou
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import numpy.ma  # used by np.unique, which imports it at its first call: the first hint would wait 20 to 40 ms
 from numpy.typing import NDArray
 
 from hfs.policies.prefetch.sweep import Sweep
+from hfs.policies.schedule.accounts import STEP_UNITS
 from hfs.policies.schedule.epoch_progress import GUARD_SAMPLES, UNKNOWN_RATE, EpochProgress, Standing
 from hfs.policies.schedule.expected_uses import ExpectedUses
 from hfs.policies.schedule.fetch_order import FetchOrder
@@ -73,58 +76,88 @@ class Schedule:
         replaces the order before; if it is the one that `follow_next` announced, what was planned for it is kept. What
         could not be fetched is tried again. Raises ValueError for arrays that are not as said; then nothing changes.
         """
-        found = self._learners.get(learner)
-        expected = found.following if found else None
-        uses = made(len(self.units), units, at, samples, expected)
-        if found is None:
-            found = self._learners[learner] = EpochProgress(epoch)
-        found.begin(epoch, uses, now_s)
-        self.fetch_order.plan_anew()
-        self._release_all(learner, uses if uses is expected else None)
-        failed = np.flatnonzero(self.units.state == FAILED)
-        failed = failed[uses.heads(failed) < uses.n]
-        self.units.try_again(failed)
-        self._reopen(failed)
+        _to_the_end(self.follow_steps(learner, epoch, self.uses(learner, units, at, samples), now_s))
 
     def follow_next(
         self, learner: int, epoch: int, units: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int
     ) -> None:
         """The order of the epoch after the one under way, known early. Raises ValueError as `follow` does."""
+        _to_the_end(self.follow_next_steps(learner, epoch, self.uses(learner, units, at, samples)))
+
+    def uses(self, learner: int, units: NDArray[np.int32], at: NDArray[np.int64] | None, samples: int) -> Uses:
+        """An order for `follow_steps` or `follow_next_steps`. Raises ValueError as `follow` does.
+
+        May be made in another thread, but for one learner one after the other: nothing changes.
+        """
         found = self._learners.get(learner)
-        uses = made(len(self.units), units, at, samples, found.following if found else None)
+        return made(len(self.units), units, at, samples, found.following if found else None)
+
+    def follow_steps(self, learner: int, epoch: int, uses: Uses, now_s: float) -> Iterator[None]:
+        """As `follow`, in steps of a millisecond. The learner says no more before the last of them."""
+        found = self._learners.get(learner)
+        is_expected = found is not None and uses is found.following
+        if found is None:
+            found = self._learners[learner] = EpochProgress(epoch)
+        found.begin(epoch, uses, now_s)
+        self.fetch_order.plan_anew()
+        yield from self.units.ahead.release_all_but(learner, _planned_for(uses if is_expected else None))
+        for first, end in self.units.ahead.steps():
+            failed = np.flatnonzero(self.units.state[first:end] == FAILED) + first
+            failed = failed[uses.heads(failed) < uses.n]
+            self.units.try_again(failed)
+            self._reopen(failed)
+            yield
+
+    def follow_next_steps(self, learner: int, epoch: int, uses: Uses) -> Iterator[None]:
+        """As `follow_next`, in steps."""
+        found = self._learners.get(learner)
         if found is None:
             found = self._learners[learner] = EpochProgress(epoch - 1)
-        if found.following is not None and found.following is not uses:
-            self._release_all(learner, found.uses)
-            self.fetch_order.plan_anew()
+        before = found.following
         found.announce(uses)
+        if before is not None and before is not uses:
+            self.fetch_order.plan_anew()
+            yield from self.units.ahead.release_all_but(learner, _planned_for(found.uses))
 
     def advance(self, learner: int, position: int, now_s: float) -> None:
         """The sampler has given out `position` samples of the epoch. Going back is ignored."""
+        _to_the_end(self.advance_steps(learner, position, now_s))
+
+    def advance_steps(self, learner: int, position: int, now_s: float) -> Iterator[None]:
+        """The same in steps."""
         found = self._learners.get(learner)
         if found is None or found.uses is None or position <= found.position:
             return
+        uses = found.uses
         # The first report of an epoch that is further than a loader draws ahead: it is resumed, not begun.
         resumed = found.position == 0 and position > self._guard_samples
-        if not self._uses_are_seen:
-            given_out = found.uses.order[found.uses.done : found.uses.over_at(position)]
-            self.units.release(learner, given_out)
+        before, given_out = uses.done, uses.over_at(position)
         found.move(position, now_s)
-        done = found.uses.over_at(position if resumed else position - self._guard_samples)
-        self.units.release(learner, found.uses.pass_until(done, self.units.state))
+        if not self._uses_are_seen:
+            for first in range(before, given_out, STEP_UNITS):
+                self.units.ahead.release(learner, uses.order[first : min(first + STEP_UNITS, given_out)])
+                yield
+        done = uses.over_at(position if resumed else position - self._guard_samples)
+        while uses.done < done:
+            self.units.ahead.release(learner, uses.pass_until(min(uses.done + STEP_UNITS, done), self.units.state))
+            yield
 
     def over(self, learner: int) -> None:
         """The epoch has ended, at its end or before: nothing of it is pending."""
+        _to_the_end(self.over_steps(learner))
+
+    def over_steps(self, learner: int) -> Iterator[None]:
+        """The same in steps."""
         found = self._learners.get(learner)
         if found is not None:
             found.end()
             self.fetch_order.plan_anew()
-            self._release_all(learner, found.following)
+            yield from self.units.ahead.release_all_but(learner, _planned_for(found.following))
 
     def leave(self, learner: int) -> None:
         """The learner has gone, with all that it had announced."""
         if self._learners.pop(learner, None) is not None:
-            self._release_all(learner, None)
+            self.units.ahead.release_all(learner)
             self.fetch_order.plan_anew()
 
     # --- What becomes of units
@@ -144,8 +177,8 @@ class Schedule:
         if nearest is not None:
             learner = nearest[1]
             self._learners[learner].see(unit, now_s)
-            if self.units.owner(unit) == learner:
-                self.units.uncharge(unit)
+            if self.units.ahead.owner(unit) == learner:
+                self.units.ahead.uncharge(unit)
 
     def arrived(self, unit: int, size_bytes: int) -> None:
         """A unit that was taken is here now; it counts against the budget until it is used."""
@@ -194,9 +227,11 @@ class Schedule:
                 for uses, _ in found.orders():
                     uses.reopen(units)
 
-    def _release_all(self, learner: int, kept: Uses | None) -> None:
-        """Nothing counts for this learner any more, except what was planned for `kept`."""
-        charged = self.units.owned_by(learner)
-        if kept is not None:
-            charged = charged[kept.heads(charged) >= kept.cursor]
-        self.units.release(learner, charged)
+
+def _planned_for(uses: Uses | None) -> Callable[[Indices], NDArray[np.bool_]] | None:
+    return None if uses is None else lambda charged: uses.heads(charged) < uses.cursor
+
+
+def _to_the_end(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass

@@ -15,9 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hfs.policies.schedule.accounts import Accounts
 from hfs.policies.schedule.uses import ABSENT, FAILED, HERE, TAKEN, Indices
-
-_NOBODY = -1
 
 
 class UnitTable:
@@ -32,9 +31,7 @@ class UnitTable:
         self.sizes = np.full(units, unit_bytes, np.int64)
         """int64 [units]: bytes, as far as they are known."""
         self._size_of = self.sizes.data
-        self._owner = np.full(units, _NOBODY, np.int32)
-        self._owner_of = self._owner.data
-        self._ahead_bytes: dict[int, int] = {}
+        self.ahead = Accounts(self.sizes)
 
     def __len__(self) -> int:
         return len(self.state)
@@ -42,20 +39,11 @@ class UnitTable:
     @property
     def ahead_bytes(self) -> int:
         """Bytes taken and not used, for all learners; of what is on its way, as far as sizes are known."""
-        return sum(self._ahead_bytes.values())
+        return self.ahead.bytes
 
     def ahead_bytes_of(self, learner: int) -> int:
         """The same for one learner."""
-        return self._ahead_bytes.get(learner, 0)
-
-    def owner(self, unit: int) -> int | None:
-        """The learner for which `unit` counts as ahead."""
-        owner = self._owner_of[unit]
-        return None if owner == _NOBODY else owner
-
-    def owned_by(self, learner: int) -> NDArray[np.int64]:
-        """The units that count for a learner."""
-        return np.flatnonzero(self._owner == learner)
+        return self.ahead.bytes_of(learner)
 
     def is_absent(self, unit: int) -> bool:
         """Whether `unit` is neither here nor on its way, and may be fetched."""
@@ -70,70 +58,43 @@ class UnitTable:
     def take(self, unit: int, learner: int) -> None:
         """One unit is fetched from now on, for `learner`."""
         self._state_of[unit] = TAKEN
-        self._owner_of[unit] = learner
-        self._count(learner, self._size_of[unit])
+        self.ahead.charge(unit, learner)
 
     def take_all(self, units: NDArray[np.int32], learners: NDArray[np.intp]) -> None:
         """These, each given once, are fetched from now on, for one learner each."""
         self.state[units] = TAKEN
-        self._owner[units] = learners
-        owners, which = np.unique(learners, return_inverse=True)
-        for owner, size_bytes in zip(owners.tolist(), np.bincount(which, self.sizes[units]).tolist(), strict=True):
-            self._count(owner, int(size_bytes))
+        self.ahead.charge_all(units, learners)
 
     def arrived(self, unit: int, size_bytes: int) -> None:
         """A unit that was taken is here; it goes on counting for its learner."""
         self._state_of[unit] = HERE
-        owner = self._owner_of[unit]
-        if owner != _NOBODY:
-            self._count(owner, size_bytes - self._size_of[unit])
+        self.ahead.resized(unit, size_bytes - self._size_of[unit])
         self._size_of[unit] = size_bytes
 
     def here(self, unit: int, size_bytes: int) -> None:
         """The unit was here before, or came by itself: it counts for nobody."""
-        self.uncharge(unit)
+        self.ahead.uncharge(unit)
         self._state_of[unit] = HERE
         self._size_of[unit] = size_bytes
 
     def failed(self, unit: int) -> None:
         """It could not be fetched."""
-        self.uncharge(unit)
+        self.ahead.uncharge(unit)
         self._state_of[unit] = FAILED
 
     def refused(self, unit: int) -> None:
         """It was not fetched, but may be."""
-        self.uncharge(unit)
+        self.ahead.uncharge(unit)
         self._state_of[unit] = ABSENT
 
     def evict(self, units: Indices) -> Indices:
         """These are no longer here. Those of them, each once, that were; what is being fetched stays so."""
         gone: Indices = np.unique(units[self.state[units] == HERE])
         if len(gone):
-            for owner in np.unique(self._owner[gone]).tolist():
-                if owner != _NOBODY:
-                    self.release(owner, gone)
+            self.ahead.uncharge_all(gone)
             self.state[gone] = ABSENT
         return gone
 
     def try_again(self, units: Indices) -> None:
         """These could not be fetched, and may be asked for again."""
         self.state[units] = ABSENT
-
-    # --- What counts as ahead
-
-    def uncharge(self, unit: int) -> None:
-        """This unit counts for nobody any more."""
-        owner = self._owner_of[unit]
-        if owner != _NOBODY:
-            self._count(owner, -self._size_of[unit])
-            self._owner_of[unit] = _NOBODY
-
-    def release(self, learner: int, units: Indices) -> None:
-        """What of `units` counts for this learner counts no longer."""
-        charged = np.unique(units[self._owner[units] == learner])
-        if len(charged):
-            self._count(learner, -int(self.sizes[charged].sum()))
-            self._owner[charged] = _NOBODY
-
-    def _count(self, learner: int, more_bytes: int) -> None:
-        self._ahead_bytes[learner] = self._ahead_bytes.get(learner, 0) + more_bytes

@@ -182,8 +182,9 @@ class Uses:
             self._found = self._found[: np.searchsorted(self._found, use)]
 
     def samples_of(self, unit: int, start: int, end: int) -> int:
-        """How many samples at positions in [start, end) need `unit`."""
-        first, last = self.over_at(max(start, 0)), self.over_at(max(end, 0))
+        """How many samples at positions in [start, end) need `unit`, as far as they have not too many uses."""
+        first = self.over_at(max(start, 0))
+        last = min(self.over_at(max(end, 0)), first + _MAX_WINDOW)
         mine = np.flatnonzero(self.order[first:last] == unit)
         if self.at is None or not len(mine):
             return len(mine)

@@ -12,6 +12,7 @@ from scripts.benchmarks import (
     trust_kills,
     trust_small,
     trust_soak,
+    trust_turns,
     trust_verification,
 )
 from scripts.benchmarks.common import Work
@@ -28,5 +29,6 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "scrub": trust_damage.scrub,
     "small": trust_small.small,
     "soak": trust_soak.soak,
+    "turns": trust_turns.turns,
     "verification": trust_verification.verification,
 }

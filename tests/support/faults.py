@@ -28,7 +28,7 @@ from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from hfs.mountd.cache.kept_attributes import AttributesWanted
 from hfs.mountd.cache.objects import Shrinker
-from hfs.mountd.cache.objects.context import Trust
+from hfs.mountd.cache.objects.context import Trust, nothing_planned
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.config import VerifyWanted
@@ -234,7 +234,7 @@ async def healthy_staging(
     scrub_bytes_s: int = 0,
     expire_s: float = 0.0,
     verify: VerifyWanted = "first-use",
-    planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: (),
+    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
     attributes: AttributesWanted = "left",
     answers: ObjectAnswers | None = None,
     maker: ObjectMaker | None = None,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import trio
 import trio.testing
 
@@ -19,7 +20,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.files.recorder import Recorder
 from hfs.mountd.hints.learners import Learners
-from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
+from hfs.mountd.wire.hints import PART_BYTES, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode
 from tests.support.fake_commands import FakeCommands
 
@@ -85,9 +86,24 @@ class Client:
         answer = await self.heard()
         assert isinstance(answer, Result), answer
         if answer.detail["layout"] == "wanted":
-            await self.say(LayoutPart(blob, True))
+            await self.say(*layout_parts(blob))
             assert isinstance(await self.heard(), Result)
         return answer
+
+
+def layout_parts(blob: bytes) -> list[LayoutPart]:
+    """As a learner sends a layout."""
+    starts = range(0, len(blob), PART_BYTES)
+    return [LayoutPart(blob[start : start + PART_BYTES], start + PART_BYTES >= len(blob)) for start in starts]
+
+
+def order_parts(indices: npt.NDArray[np.int64], epoch: int = 0, *, following: bool = False) -> list[Order]:
+    """As a learner sends an order."""
+    step = PART_BYTES // 8
+    return [
+        Order(epoch, indices[start : start + step].tobytes(), start, start + step >= len(indices), following)
+        for start in range(0, max(1, len(indices)), step)
+    ]
 
 
 class Daemon:

@@ -147,6 +147,11 @@ class Trust(Protocol):
         """Somebody waits until it is known."""
 
 
+async def nothing_planned(_objects: Sequence[int]) -> Collection[int]:
+    """No learner has given an order."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class CacheContext:
     disk: Disk
@@ -166,5 +171,5 @@ class CacheContext:
     """Who answers reads of staged objects without asking us; None: nobody."""
     maker: ObjectMaker | None = None
     """Who makes objects without asking for each; None: nobody."""
-    planned: Callable[[Sequence[int]], Collection[int]] = lambda _objects: ()
+    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned
     """Those of the objects that an order of a learner names: they go when it says so."""

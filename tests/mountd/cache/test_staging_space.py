@@ -3,6 +3,7 @@
 Without threads, in virtual time (tests/support/faults.py).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -114,9 +115,12 @@ def test_lru_makes_room_for_what_comes_but_never_from_what_is_open(tmp_path: Pat
 def test_what_an_order_names_is_not_what_makes_room(tmp_path: Path) -> None:
     named: list[int] = []
 
+    async def planned(_objects: Sequence[int]) -> list[int]:
+        return named
+
     async def main() -> None:
         async with healthy_staging(
-            tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru", planned=lambda _objects: named
+            tmp_path, capacity_bytes=3 * (CHUNK_BYTES + 4096), eviction="lru", planned=planned
         ) as staging:
             files = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
             assert files[0].object_id is not None

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from hfs.mountd.control import connection, control
-from hfs.mountd.wire.hints import At, LayoutPart, Order, Over, Waited, layout_digest
-from hfs.mountd.wire.protocol import MAX_FRAME_BYTES, Failure, Join, Result, Status, encode
+from hfs.mountd.wire.hints import MAX_PART_FRAME_BYTES, At, LayoutPart, Order, Over, Waited, layout_digest
+from hfs.mountd.wire.protocol import Failure, Join, Result, Status, encode
 from tests.conftest import Logs
 from tests.support.fake_commands import run
 from tests.support.hint_clients import FILES, OTHERS, daemon, order
@@ -84,7 +84,7 @@ def test_who_does_not_speak_the_language_is_let_go(tmp_path: Path, name: str, lo
     run(test)
 
 
-@pytest.mark.parametrize("sent", [b"\0", b"\0\0\1", frame(bytes(500))[:300], MAX_FRAME_BYTES.to_bytes(4, "big")])
+@pytest.mark.parametrize("sent", [b"\0", b"\0\0\1", frame(bytes(500))[:300], MAX_PART_FRAME_BYTES.to_bytes(4, "big")])
 @pytest.mark.parametrize("closes", [True, False])
 def test_half_a_frame(tmp_path: Path, sent: bytes, closes: bool, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
@@ -103,6 +103,23 @@ def test_half_a_frame(tmp_path: Path, sent: bytes, closes: bool, logs: Logs, mon
                 assert await client.heard() is None
                 monkeypatch.undo()
             assert len(served.commands.learners) == 0
+            await served.lives()
+
+    run(test)
+
+
+def test_a_message_that_is_too_long_is_passed_over(tmp_path: Path, logs: Logs) -> None:
+    """To look at it would take the event loop longer than a moment."""
+    logs.expect("parts have")
+
+    async def test() -> None:
+        async with daemon(tmp_path / "s") as served:
+            client = await served.client()
+            await client.join()
+            await client.say(frame(bytes(MAX_PART_FRAME_BYTES + 1)), order([1]))
+            answer = await client.heard()
+            assert isinstance(answer, Failure)
+            assert await client.heard() == Result(detail={"units": 1})
             await served.lives()
 
     run(test)

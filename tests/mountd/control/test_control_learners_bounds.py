@@ -21,7 +21,7 @@ from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, en
 from hfs.mountd.wire.protocol import Failure, Join, Message, Record, Result, Touches, encode
 from tests.conftest import Logs
 from tests.support.fake_commands import run
-from tests.support.hint_clients import daemon, order
+from tests.support.hint_clients import daemon, layout_parts, order, order_parts
 
 
 def test_times_that_are_none_are_not_taken(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_layouts_whose_plan_would_need_too_much_memory(tmp_path: Path, name: str
     async def test() -> None:
         async with daemon(tmp_path / "s") as served:
             client = await served.client()
-            await client.say(Join(layout_digest(blob)), LayoutPart(blob, True))
+            await client.say(Join(layout_digest(blob)), *layout_parts(blob))
             assert await client.heard() == Result(detail={"layout": "wanted"})
             assert isinstance(await client.heard(), Failure)
             assert not served.commands.learners.plans
@@ -125,7 +125,7 @@ def test_an_order_whose_samples_are_millions_of_extents(tmp_path: Path, logs: Lo
         async with daemon(tmp_path / "s") as served:
             client = await served.client()
             await client.join(blob)
-            await client.say(order([0] * 1_000_000))
+            await client.say(*order_parts(np.zeros(1_000_000, np.int64)))
             answer = await client.heard()
             assert isinstance(answer, Failure)
             assert "more than the" in answer.message

@@ -53,7 +53,7 @@ async def brought(blobs: list[bytes]) -> tuple[HeldThreads, list[HintSession], l
 
 async def test_a_layout_that_several_bring_is_read_once() -> None:
     threads, learners, answers = await brought([BLOB, BLOB, BLOB])
-    assert threads.calls == 2, "it is read, and divided"
+    assert threads.calls == 3, "it is read, divided and planned"
     assert all(isinstance(answer, Result) for answer in answers)
     assert len({id(learner.plan) for learner in learners}) == 1
 
@@ -61,7 +61,7 @@ async def test_a_layout_that_several_bring_is_read_once() -> None:
 async def test_a_broken_copy_does_not_harm_who_brings_a_good_one(logs: Logs) -> None:
     logs.expect("the layout that came is not the one that was announced")
     threads, learners, answers = await brought([BLOB[:-1], BLOB])
-    assert threads.calls == 3
+    assert threads.calls == 4
     assert isinstance(answers[0], Failure)
     assert isinstance(answers[1], Result)
     assert learners[0].plan is None

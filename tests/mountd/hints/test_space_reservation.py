@@ -97,9 +97,9 @@ async def asked(room: SpaceReservation, plan: EpochPlan, units: Sequence[int]) -
 async def test_an_order_that_is_followed_names_its_objects() -> None:
     _, _, plan, learner = await full(list(range(FILES)))
     plans = learner._plans
-    assert plans.planned([1, STAGED, STAGED + 7]) == {1, STAGED}
+    assert await plans.planned([1, STAGED, STAGED + 7]) == {1, STAGED}
     plan.learners.clear()
-    assert plans.planned([1, STAGED]) == set()
+    assert await plans.planned([1, STAGED]) == set()
 
 
 @pytest.mark.parametrize("in_thread", [False, True])

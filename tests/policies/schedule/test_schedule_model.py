@@ -167,7 +167,7 @@ class Pair:
         self.model.owner = kept
 
     def _owner(self, unit: int) -> int | None:
-        return self.real.units.owner(unit)
+        return self.real.units.ahead.owner(unit)
 
     def next(self, learner: int, drawn: Drawn) -> None:
         units, at, samples, uses = self.arrays(drawn)
