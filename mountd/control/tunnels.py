@@ -45,9 +45,23 @@ group, supplementary groups (None: not to be seen)."""
 class _Tunnel:
     uid: int
     gid: int
+    thread: int
+    """That opened it; 0: outside of our pid namespace."""
     process: int
+    groups: tuple[int, ...] | None
     silent_looks: int = 0
     stream: TunnelStream = field(default_factory=TunnelStream)
+
+    def is_of(self, thread: int, uid: int, gid: int) -> bool:
+        """Whether this thread may speak: that which has opened it, or another of its process in the same groups, since
+        what is asked counts as asked by the one who opened it."""
+        if (uid, gid) != (self.uid, self.gid):
+            return False
+        if thread == self.thread:
+            return True
+        found = process_of(thread) if thread and self.process else None
+        who = credentials_of(thread, uid, gid) if found is not None and found[0] == self.process else None
+        return who is not None and who.groups == self.groups
 
 
 class Tunnels:
@@ -95,7 +109,7 @@ class Tunnels:
             if refused:
                 return refused
         tunnel = self._tunnels.get(asked.token)
-        if tunnel is None or (tunnel.uid, tunnel.gid) != (uid, gid):
+        if tunnel is None or not tunnel.is_of(thread, uid, gid):
             return errno.EPIPE
         tunnel.silent_looks = 0
         stream = tunnel.stream
@@ -125,7 +139,7 @@ class Tunnels:
         process = found[0] if found is not None else 0
         who = credentials_of(thread, uid, gid) if thread else None
         groups = who.groups if who is not None else None
-        tunnel = self._tunnels[token] = _Tunnel(uid, gid, process)
+        tunnel = self._tunnels[token] = _Tunnel(uid, gid, thread, process, groups)
         log.debug("control: a tunnel for process %d of user %d", process, uid)
         start_guarded(self._nursery, "control tunnel", self._answer, tunnel.stream, process, uid, gid, groups)
         return 0

@@ -7,7 +7,7 @@
       flags CLOSE                          ---->
 
 The bytes are those of the control socket (mountd/wire/protocol.py). Each exchange is answered at once: a client that
-waits asks again, which also says that it lives. A tunnel belongs to the user and group that opened it, and to the
+waits asks again, which also says that it lives. A tunnel belongs to the user and groups that opened it, and to the
 process; whoever else names its token is told what is told of a token that never was.
 
 Why an ioctl: a mount is all that a container must share with its daemon. Sockets in /run and /tmp are not seen there,

@@ -220,6 +220,30 @@ async def test_a_token_is_good_for_nobody_else(uid: int, gid: int) -> None:
         assert client.ask() == Answer(0, b"secret"), "nothing of it was taken, and it goes on"
 
 
+async def test_a_token_is_good_for_no_other_process_and_no_other_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same user and group: what is asked would count as asked by the one who has opened the tunnel."""
+    threads = {1: (1, (7,)), 2: (1, (7,)), 3: (1, ()), 4: (4, (7,)), 5: (0, (7,))}
+
+    def credentials_of(thread: int, uid: int, gid: int) -> Credentials | None:
+        return Credentials(uid, gid, threads[thread][1]) if thread in threads else None
+
+    monkeypatch.setattr(tunnels, "credentials_of", credentials_of)
+    monkeypatch.setattr(tunnels, "process_of", lambda thread: (threads[thread][0], "x") if thread in threads else None)
+    served = Served()
+    async with running(served.echo) as found:
+        client = Client(found, thread=1)
+        client.open(b"secret")
+        await trio.testing.wait_all_tasks_blocked()
+        for thread in (3, 4, 5, 6, 0):
+            assert Client(found, thread=thread, token=client.token).ask(b"evict") == errno.EPIPE, thread
+        assert Client(found, thread=2, token=client.token).ask() == Answer(0, b"secret"), "a thread of the same process"
+        unseen = Client(found, thread=0)
+        unseen.open(b"more")
+        await trio.testing.wait_all_tasks_blocked()
+        assert Client(found, thread=4, token=unseen.token).ask() == errno.EPIPE
+        assert unseen.ask() == Answer(0, b"more")
+
+
 async def test_a_token_that_never_was_and_one_that_is_there() -> None:
     served = Served()
     async with running(served.echo) as found:
