@@ -33,6 +33,8 @@ log = logging.getLogger("hfs.hint")
 _CONNECTIONS = 4
 """Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
 forgotten in a reference cycle."""
+_MANY = 200_000
+"""Samples, or bytes of the file of a layout, that take some 50 ms to be written out and sent."""
 _CHECKED_FILES = 64
 """The versions of more files than this are not compared with the layout: a stat each."""
 
@@ -96,6 +98,19 @@ class Hints:
             f"{self._name}: " if self._name else "",
             text,
         )
+
+    def is_slow(self) -> bool:
+        """Whether to join takes so long that a job would notice it: what each sample is must be written out first."""
+        if self._digest:
+            return False
+        if self._files is not None:
+            return len(self._files) > _MANY
+        if isinstance(self._layout, Layout):
+            return self._layout.samples > _MANY
+        try:
+            return os.path.getsize(self._layout or "") > _MANY
+        except (OSError, ValueError):
+            return False
 
     def take(self, sampler: object, epoch: int | None) -> Lease | None:
         """A connection for an iterator that begins; None: go on without. `epoch` is the sampler's, if it has one."""

@@ -39,12 +39,9 @@ class _Beginning:
         if self._known is None:
             self._copy = _tried(lambda: copied_at_begin(sampler, hints.index_of, ahead=hints.ahead))
 
-    def begin(self, iterator: Any) -> ToldOrder | None:  # noqa: ANN401 - any sampler's
-        """The first item is about to be asked for; None: there are no hints."""
-        lease = self._hints.take(self._sampler, self._epoch)
-        if lease is None:
-            return None
-        sampler, hints = self._sampler, self._hints
+    def begin(self, iterator: Any) -> ToldOrder:  # noqa: ANN401 - any sampler's
+        """The first item is about to be asked for."""
+        sampler, hints, epoch = self._sampler, self._hints, self._epoch
 
         def anew() -> Pieces | None:
             return _pieces(_tried(lambda: copied_at_work(sampler, iterator, hints.index_of, ahead=hints.ahead)))
@@ -54,7 +51,8 @@ class _Beginning:
         else:  # the iterator may have been loaded with a state since it was made
             at_work = _tried(lambda: copied_at_work(None, iterator, hints.index_of, ahead=hints.ahead))
             pieces = _pieces(at_work or self._copy)
-        return ToldOrder(lease, sampler, pieces, anew, hints.index_of)
+        is_slow = bool(_tried(hints.is_slow))
+        return ToldOrder(lambda: hints.take(sampler, epoch), sampler, pieces, anew, hints.index_of, is_slow=is_slow)
 
 
 def _tried(make: Callable[[], _Made]) -> _Made | None:
@@ -79,7 +77,8 @@ class HintedIterator(StandIn):
     _hfs_told: ToldOrder | None
 
     def __iter__(self) -> Iterator[Any]:
-        return self
+        bare = iter(self._hfs_bare)  # which may begin it anew
+        return self if bare is self._hfs_bare else bare
 
     def __next__(self) -> Any:  # noqa: ANN401 - whatever samplers give out
         told = self._hfs_told

@@ -42,15 +42,20 @@ class ToldOrder:
 
     def __init__(
         self,
-        lease: Lease,
+        take: Callable[[], Lease | None],
         sampler: object,
         pieces: Pieces | None,
         anew: Callable[[], Pieces | None],
         index_of: IndexOf | None,
+        *,
+        is_slow: bool,
     ) -> None:
-        """`pieces`: what the sampler will give out; None: nobody knows. `anew`: what it will give out from where the
-        job is then on."""
-        self._lease: Lease | None = lease
+        """`take`: what gives the connection to the daemon, None if there is none; `is_slow`: it takes a while, and the
+        job has its first index before. `pieces`: what the sampler will give out; None: nobody knows. `anew`: what it
+        will give out from where the job is then on."""
+        self._take: Callable[[], Lease | None] | None = take
+        self._is_slow = is_slow
+        self._lease: Lease | None = None
         self._sampler = sampler
         self._pieces = pieces
         self._is_ahead = pieces is not None
@@ -73,17 +78,31 @@ class ToldOrder:
 
     def given(self, item: Any) -> None:  # noqa: ANN401 - whatever samplers give out
         """The job is given `item`."""
-        lease = self._lease
-        if lease is None:
+        if self._take is None and self._lease is None:
             return
         try:
-            self._note(lease, item)
+            self._note(item)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        lease = self._listening()
+        if lease is not None:  # else that was said
             lease.hints.trouble(error)
-            self.end()
+        self.end()
+
+    def _listening(self) -> Lease | None:
+        """The connection to the daemon, which is made at the first need."""
+        if self._take is not None:
+            take, self._take = self._take, None
+            self._lease = take()
+        return self._lease
 
     def end(self, *, at_its_end: bool = False) -> None:
         """The epoch has ended, at its end or before. The garbage collector may call this, but not `at_its_end`."""
+        if at_its_end and self._position:
+            self._listening()
+        self._take = None
         lease, self._lease = self._lease, None
         if lease is None:
             return
@@ -95,7 +114,7 @@ class ToldOrder:
         self._pieces = None
         lease.over()
 
-    def _note(self, lease: Lease, item: Any) -> None:  # noqa: ANN401 - whatever samplers give out
+    def _note(self, item: Any) -> None:  # noqa: ANN401 - whatever samplers give out
         plain = type(item) is int and self._index_of is None
         numbers: Sequence[int] = (item,) if plain else indices_of(item, self._index_of)
         start = self._position
@@ -108,6 +127,13 @@ class ToldOrder:
             at = start - self._first
             same = bool(self._told[at] == item) if plain else self._told[at : at + known].tolist() == [*numbers[:known]]
             self._given.extend(numbers[known:])
+        if self._is_slow:
+            self._is_slow = False
+            return
+        lease = self._lease or self._listening()
+        if lease is None:
+            self.end()
+            return
         if not same:
             self._differs(lease, numbers)
         now = time.monotonic()

@@ -258,6 +258,15 @@ def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     status = CliRunner().invoke(cli, ["status", "--all", daemon.mountpoint])
     assert "train, rank 1 of 2 2 1.5 s 30 s" in " ".join(status.stdout.split())
     assert "hints" not in status.stdout
+    assert "*:" not in words
+    learner = {**HINTS["learners"][0], "only_given": True}
+    monkeypatch.setattr(daemon.learners, "shown", lambda: {**HINTS, "learners": [learner]})
+    words = " ".join(run("show").stdout.split())
+    assert "train, rank 1 of 2 77 3 4 * 123 50.0% 5.00 MB -" in words
+    assert (
+        "*: what its sampler will give out is not known, only what was given out is told; hinted(..., ahead=True)"
+        in words
+    )
     assert learners_table({}) is None
     many = {"past": [{"epochs": [{"epoch": i, "batches": 0} for i in range(50)]}]}
     table = epochs_table(many)

@@ -419,3 +419,24 @@ async def test_what_is_fetched_of_samples_of_several_chunks_counts_as_any_other(
         await trio.sleep(10)
         assert staged(parts) == {0, 1, 2}
         assert parts.metrics["hinted_bytes"] == learner.shown()["ahead_bytes"] == 3 * 5 * CHUNK // 2
+
+
+async def test_an_order_may_be_told_by_parts_of_the_epoch() -> None:
+    async with daemon(source_of(40), workers=1) as parts:
+        learner = await joined(parts, list_of(40))
+        await told(learner, order(list(range(20))))
+        await told(learner, At(15))
+        await trio.sleep(10)
+        assert (learner.shown()["position"], learner.shown()["total"]) == (15, 20)
+        part = np.arange(10, 30, dtype="<i8").tobytes()
+        await told(learner, Order(0, part, first=10))
+        await told(learner, At(25))
+        await trio.sleep(10)
+        assert (learner.shown()["position"], learner.shown()["total"]) == (25, 30)
+        assert [path for path, _ in parts.source.reads] == [b"d/%d" % i for i in range(30)]
+        assert not learner.shown()["only_given"]
+        await told(learner, Order(0, part, first=-(1 << 62), only_given=True))
+        assert learner.shown()["only_given"]
+        await told(learner, At(-(1 << 62)))  # nonsense is harmless
+        await told(learner, Over(0))
+        assert learner.shown()["total"] == 0
