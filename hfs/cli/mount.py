@@ -16,7 +16,7 @@ from hfs.cli.mount_options import load_config, mount_flags, prepared, without_st
 from hfs.cli.shared import complain, hold, target_of
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
-from hfs.mounting import joining, keeper, mounting, slurm_step, view
+from hfs.mounting import joining, keeper, mounting, slurm_step, taking_away, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places
 
@@ -109,7 +109,7 @@ def _start_for_job(config: Config, origins: dict[str, str], job: str) -> None:
             text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
             raise MountError(text)
     except BaseException:
-        mounting.detach(config.mountpoint, lazy=True)
+        taking_away.detach(config.mountpoint, lazy=True)
         raise
 
 

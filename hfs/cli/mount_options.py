@@ -67,8 +67,8 @@ def prepared(config: Config) -> Config:
 
 def without_stale(config: Config) -> Config:
     """The same, once a mount that a dead daemon has left at MOUNTPOINT is out of the way."""
-    from hfs.mounting import mounting
+    from hfs.mounting import taking_away
 
-    if mounting.clean_stale(config.mountpoint):
+    if taking_away.clean_stale(config.mountpoint):
         complain(f"{config.mountpoint}: removed the mount that a dead daemon had left")
     return config

@@ -26,7 +26,7 @@ from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.socket_places import mountpoint_of
 from hfs.mounting import command as commands
-from hfs.mounting import mountinfo, mounting, slurm_step
+from hfs.mounting import mountinfo, mounting, slurm_step, taking_away
 from hfs.mounting.given import is_descriptor
 from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
@@ -97,7 +97,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
         seconds = {"mounted after": mounted - started, "command": time.monotonic() - mounted}
         is_last = _is_last(use)
         status = _last_status(use.mountpoint)
-        if is_last or (is_last is None and not mounting.clean_stale(use.mountpoint) and _is_mounted(use.mountpoint)):
+        if is_last or (is_last is None and not taking_away.clean_stale(use.mountpoint) and _is_mounted(use.mountpoint)):
             _unmount(use)
         use.held.close()
         if not quiet:
@@ -190,15 +190,15 @@ def _unmount(use: UsedMount) -> None:
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:
-            mounting.detach(use.mountpoint, lazy=False)
+            taking_away.detach(use.mountpoint, lazy=False)
             break
-        except mounting.Busy as busy:
+        except taking_away.Busy as busy:
             if time.monotonic() < deadline:
                 time.sleep(_BUSY_AGAIN_S)
                 continue
             complain_of(busy)
             complain("the mount has been taken away; its daemon goes on until these have ended")
-            mounting.detach(use.mountpoint, lazy=True)
+            taking_away.detach(use.mountpoint, lazy=True)
             return
         except HfsError as error:
             if not _is_mounted(use.mountpoint):

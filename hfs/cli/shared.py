@@ -123,8 +123,11 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
 
 
 def sole_mount() -> str:
-    """The mountpoint that a command means when none was given: the only one. Raises ConfigError if it is not alone."""
-    found = [mount.mountpoint for mount in mountinfo.hfs_mounts()]
+    """The mountpoint that a command means when none was given: the only one of ours, or of others where we have none.
+    Raises ConfigError if it is not alone."""
+    mounts = mountinfo.hfs_mounts()
+    found = [mount.mountpoint for mount in mounts if mount.owner_uid in {None, os.geteuid()}]
+    found = found or [mount.mountpoint for mount in mounts]
     found += [given.name for given in given_mounts.served_mounts() if given.seen_at not in found]
     if len(found) == 1:
         return found[0]

@@ -31,14 +31,14 @@ def sweep(ctx: click.Context, /, dry_run: bool, as_json: bool, configs: tuple[st
     """Take away what was left: dead mounts, mounts and daemons of ended jobs, sockets, expired caches.
 
     For root: of all users; else your own. What answers and is in use stays, and so does what nobody knows of: whether a
-    job has ended is asked of Slurm. A line for each thing. Exit code 3: something is still there, 1: all of it.
+    job has ended is asked of Slurm. A line for each thing. Exit code 3: something of your own is still there, 1: all.
     """
     found = []
     for swept in _all(configs, dry_run=dry_run):
         found.append(swept)
         if not as_json:
             click.echo(printable(swept.line(dry_run=dry_run)))
-    kept = [swept for swept in found if swept.kept]
+    kept = [swept for swept in found if swept.kept and not swept.is_theirs]
     if as_json:
         click.echo(json.dumps({"dry_run": dry_run, "found": [swept._asdict() for swept in found]}))
     ctx.exit(DONE if not kept else PARTLY if len(kept) < len(found) else FAILED)

@@ -135,10 +135,10 @@ class Client:
                         return
                     deadline = deadline or time.monotonic() + _DRAIN_S
 
-    def pid(self) -> int:
+    def pid(self, limit_s: float = STATUS_S) -> int:
         """The process at the other end, as the kernel knows it; 0 if it is outside of our pid namespace, or asked
         through the mount."""
-        with self._connected(STATUS_S) as connection:
+        with self._connected(limit_s) as connection:
             return 0 if connection.through_mount else socket_peer(connection.socket).pid
 
     @contextlib.contextmanager

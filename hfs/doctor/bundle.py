@@ -24,6 +24,7 @@ from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
+from hfs.mounting.taking_away import owner_of
 
 _FILE_BYTES = 1 << 20
 _LOG_BYTES = 1 << 19
@@ -31,11 +32,26 @@ _LOG_BYTES = 1 << 19
 _MOST_MOUNTS = 16
 _OF_MOUNTS = {"doctor", "mount-without-keeper", "refusing-mount", "silent-daemon"}
 """Findings whose texts a daemon, or an error, has put something into."""
+# The end of a file that belongs to a user, to which no link leads but of whoever reads it and root.
 _TAIL = """
-import os, stat, sys
-fd = os.open(sys.argv[1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-found = os.fstat(fd)
-if stat.S_ISREG(found.st_mode):
+at, links = os.open("/", os.O_PATH), 0
+left = [part for part in reversed(sys.argv[1].split("/")) if part]
+while left:
+    part = left.pop()
+    fd = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=at)
+    found = os.fstat(fd)
+    if stat.S_ISLNK(found.st_mode):
+        links += 1
+        if found.st_uid not in (0, os.geteuid()) or links > 40:
+            sys.exit("a link of another user leads to it")
+        text = os.readlink(part, dir_fd=at)
+        left += [part for part in reversed(text.split("/")) if part]
+        if text.startswith("/"):
+            at = os.open("/", os.O_PATH)
+    else:
+        at = fd
+if stat.S_ISREG(found.st_mode) and found.st_uid == int(sys.argv[3]):
+    fd = os.open(f"/proc/self/fd/{at}", os.O_RDONLY)
     os.lseek(fd, max(0, found.st_size - int(sys.argv[2])), os.SEEK_SET)
     left = int(sys.argv[2])
     while left and (part := os.read(fd, min(left, 65536))):
@@ -86,6 +102,7 @@ class Collector:
         self._around = around
         found = mountinfo.hfs_mounts(around.table)
         self._mounts = [mount for mount in found if mountpoint in {None, mount.mountpoint}][:_MOST_MOUNTS]
+        self._keepers: dict[int, list[keeper.FoundKeeper]] = {}
         sources = [mount.source.removeprefix("hfs#") for mount in found]
         given = [around.source] if around.source else []
         self._sources = {*sources, *given}
@@ -134,7 +151,7 @@ class Collector:
         return "\n".join(shown)
 
     def _mount(self, mount: Mount) -> Iterator[tuple[str, str]]:
-        kept = keeper.find(mount.mountpoint)
+        kept = self._keeper_of(mount)
         log_file = "" if kept is None else str(kept.config.get("log_file") or "")
         try:
             socket = find_socket(mount.mountpoint, limit_s=self._around.answer_s)
@@ -147,7 +164,17 @@ class Collector:
         if kept is not None:
             yield "keeper.json", _json(self._figures({"pid": kept.pid, **kept.status}))
         if log_file.startswith("/"):
-            yield "log.txt", self._log(log_file)
+            yield "log.txt", self._log(log_file, mount)
+
+    def _keeper_of(self, mount: Mount) -> keeper.FoundKeeper | None:
+        """All of another user are asked once: they may say nothing for seconds."""
+        owner = mount.owner_uid
+        if owner in {None, self._around.uid}:
+            return keeper.find(mount.mountpoint)
+        assert owner is not None
+        if owner not in self._keepers:
+            self._keepers[owner] = list(keeper.of_user(owner))
+        return next((kept for kept in self._keepers[owner] if kept.status.get("device") == mount.device), None)
 
     def _shown(self, text: str) -> str:
         return text if self._masks is None else self._masks.text(text)
@@ -159,11 +186,13 @@ class Collector:
         shown = {name: value for name, value in found.items() if name != "config"}
         return {**self._masks.tree(shown), "config": found.get("config")}
 
-    def _log(self, path: str) -> str:
+    def _log(self, path: str, mount: Mount) -> str:
         places = [*self._sources, *(mount.mountpoint for mount in self._mounts)]
         if any(path.startswith(f"{place.rstrip('/')}/") for place in places):
             return "(the log lies below SOURCE or a mount, where nothing is looked at)"
-        data, code = probe.answer(_TAIL, [path, str(_LOG_BYTES)], self._around.answer_s)
+        # Its daemon says where it is, and may name any file: what belongs to the mount's user is read, as that one.
+        arguments = [path, str(_LOG_BYTES), str(self._around.uid if mount.owner_uid is None else mount.owner_uid)]
+        data, code = probe.answer(_TAIL, arguments, self._around.answer_s, owner_of(mount), ["stat"])
         lines = data.decode("utf-8", "backslashreplace").split("\n")
         if len(data) >= _LOG_BYTES:
             lines = lines[1:]  # the first one is cut

@@ -15,10 +15,10 @@ from typing import Any
 
 from hfs.client.client import SOCKET_XATTR, Client, address_of
 from hfs.client.control_socket import Address, Refused
-from hfs.doctor.check_result import CheckResult, fault, good, limit, note
+from hfs.doctor.check_result import CheckResult, Level, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
-from hfs.mounting import keeper, mountinfo, mounting, probe
+from hfs.mounting import keeper, mountinfo, probe, taking_away
 from hfs.mounting.mountinfo import Mount
 
 _NAME = "mount"
@@ -41,6 +41,13 @@ def check(around: Surroundings) -> Iterator[CheckResult]:
 
 
 def _look(around: Surroundings, mount: Mount) -> CheckResult:
+    """What is wrong with a mount of another user is nothing that root has done."""
+    found = _found(around, mount)
+    is_ours = around.uid != 0 or mount.owner_uid in {None, 0}
+    return found if is_ours or found.level is Level.GOOD else note(found.check, found.text, found.remedy)
+
+
+def _found(around: Surroundings, mount: Mount) -> CheckResult:
     place = mount.mountpoint
     try:
         socket = os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=around.answer_s))
@@ -85,7 +92,7 @@ def _answers(place: str, pid: int | None, status: dict[str, Any]) -> CheckResult
 def _refused(around: Surroundings, mount: Mount, error: OSError) -> CheckResult:
     place, owner = mount.mountpoint, mount.owner_uid
     by = "" if owner in {None, around.uid} or around.uid == 0 else f" as user {owner} or root"
-    if error.errno in mounting.DEAD:
+    if error.errno in taking_away.DEAD and not taking_away.has_keeper(mount):
         text = f"{place}: the daemon of this mount is dead, and nobody starts it again"
         return fault("dead-mount", text, f"hfs umount {place}{by}, or hfs mount there again")
     if isinstance(error, PermissionError):

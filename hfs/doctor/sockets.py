@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 
-from hfs.doctor.check_result import CheckResult, good, limit
+from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.core import socket_places
 
@@ -37,7 +37,7 @@ def check(around: Surroundings, directories: Sequence[str] | None = None) -> Ite
         ]
     for place, why in shut.items():
         text = f"{place}: {why}: no socket is put there, and none is looked for"
-        yield limit("socket-directory", text, "have it removed; until then sockets lie in another one beside it")
+        yield note("socket-directory", text, "have it removed; until then sockets lie in another one beside it")
     if stale:
         many = "1 socket" if len(stale) == 1 else f"{len(stale)} sockets"
         text = f"{many} that nobody listens at, of daemons that were killed: {stale[0]}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 
@@ -58,7 +59,7 @@ def release_job(job: str, mountpoint: str | None, *, wait: bool) -> list[str]:
 def has_ended(job: str) -> bool | None:
     """Whether this job of Slurm has left its nodes; None: nobody can tell, as of one of another batch system."""
     squeue = shutil.which("squeue")
-    if squeue is None or not job.isdecimal():
+    if squeue is None or re.fullmatch("[0-9]{1,20}", job) is None:
         return None
     command = [squeue, "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
     try:

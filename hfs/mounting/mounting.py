@@ -10,8 +10,6 @@ after Ctrl-C.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import json
 import os
 import selectors
@@ -34,6 +32,7 @@ from hfs.mountd.core.config.handover import dump
 from hfs.mountd.core.socket_places import KEEPER, new_path
 from hfs.mounting import keeper, logs, mountinfo, probe, processes
 from hfs.mounting.given import GivenMount, why_not_ours
+from hfs.mounting.taking_away import clean_stale, detach
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
@@ -41,22 +40,12 @@ _END_S = 10.0
 """After SIGTERM the daemon unmounts and drains; a start that was interrupted has nothing to drain."""
 DRAIN_S = 120.0
 """What is in flight to the cache disk at the end is bounded by the buffers; a failing disk may take this long."""
-_AGAIN_S = (0.02, 0.05, 0.1, 0.1)
-"""Before the next tries where a mount is in use: a learner that speaks through it (hfs/client/tunnel.py) has one of its
-directories open for some milliseconds now and then."""
+_PID_S = 2.0
+"""To connect to a daemon takes no time, unless it is stopped."""
 _ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""
 _COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "hfs" / "mountd" / "supervisor")]
 _DAEMON = [sys.executable, "-m", "hfs.mounting.daemon_process"]
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
-DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
-"""What a path of a FUSE mount answers when its daemon has gone, or its connection was aborted."""
-
-
-class Busy(MountError):
-    """The mount is in use; the message says by whom."""
 
 
 class StillHeld(MountError):
@@ -83,24 +72,6 @@ class StartedDaemon:
         except subprocess.TimeoutExpired:
             return False
         return True
-
-
-def clean_stale(mountpoint: str) -> bool:
-    """Unmount mounts of hfs at this (canonical) path whose daemon is dead. Whether there were any."""
-    found = False
-    while (mount := mountinfo.at(mountpoint)) is not None and mount.fstype == mountinfo.HFS_TYPE:
-        try:
-            # Not a stat: the kernel may answer that from what the dead daemon told it.
-            probe.xattr(mountpoint, SOCKET_XATTR)
-            break
-        except OSError as error:
-            if error.errno not in DEAD:
-                break
-        detach(mountpoint, lazy=True)  # lazy: a job of the dead daemon may still stand in it
-        if mountinfo.at(mountpoint) == mount:
-            break
-        found = True
-    return found
 
 
 def start(
@@ -292,41 +263,6 @@ def _end(process: subprocess.Popen[bytes], mountpoint: str) -> None:
     clean_stale(mountpoint)
 
 
-def detach(mountpoint: str, *, lazy: bool) -> None:
-    """Take the mount on top at this (canonical) path away. Raises Busy, MountError.
-
-    Lazy: it disappears at once and ends when its last user has gone.
-    """
-    for pause_s in (*_AGAIN_S, None):
-        if _detached(mountpoint, lazy=lazy):
-            return
-        if pause_s is not None:
-            time.sleep(pause_s)
-    users = processes.users_of(mountpoint)
-    lines = [f"  {user}" for user in users] or ["  (no process that this user may see)"]
-    raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
-
-
-def _detached(mountpoint: str, *, lazy: bool) -> bool:
-    """False: it is in use. Raises MountError."""
-    if _libc.umount2(os.fsencode(mountpoint), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number == errno.EPERM:
-        command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise MountError(f"{mountpoint}: {command[0]}: {error.strerror}; install the package fuse3") from None
-        if done.returncode == 0:
-            return True
-        if "busy" not in done.stderr:
-            raise MountError(f"{mountpoint}: {done.stderr.strip() or 'fusermount3 failed'}")
-    elif number != errno.EBUSY:
-        raise MountError(f"{mountpoint}: cannot be unmounted ({os.strerror(number)})")
-    return False
-
-
 def _processes_of(mountpoint: str) -> list[int]:
     """Descriptors (see `processes.open_pid`) of what has to end with the mount at this path: its daemon, and the keeper
     that outlives it.
@@ -342,7 +278,7 @@ def _processes_of(mountpoint: str) -> list[int]:
     found = [] if kept is None else [processes.open_pid(kept.pid)]
     for address in addresses:
         with contextlib.suppress(HfsError):
-            if (daemon := processes.open_pid(Client(address).pid())) is not None:
+            if (daemon := processes.open_pid(Client(address).pid(_PID_S))) is not None:
                 found.append(daemon)
                 break
     return [descriptor for descriptor in found if descriptor is not None]
@@ -366,8 +302,9 @@ def _told(kept: keeper.FoundKeeper | None, *, lazy: bool, elsewhere: bool) -> li
         return []  # it has just ended, or is of an older release
 
 
-def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) -> None:
-    """Unmount hfs at this (canonical) path and wait until its daemon has ended, so that the cache is free.
+def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S, mount_id: int | None = None) -> None:
+    """Unmount hfs at this (canonical) path and wait until its daemon has ended, so that the cache is free. `mount_id`:
+    of the mount that is meant, if not whatever is there.
 
     With `lazy` nothing is waited for, and a mount whose daemon is dead needs nothing more than to be taken away. Raises
     MountError when no hfs is mounted there or it cannot be unmounted, Busy when it is in use, StillHeld when other
@@ -376,6 +313,8 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
     mount = mountinfo.at(mountpoint)
     if mount is None:
         raise MountError(f"{mountpoint}: nothing is mounted there; hfs status lists the mounts")
+    if mount_id not in {None, mount.mount_id}:
+        raise MountError(f"{mountpoint}: mounted anew meanwhile")
     if mount.fstype != mountinfo.HFS_TYPE:
         raise MountError(f"{mountpoint}: {mount.fstype} of {mount.source} is mounted there, not hfs; use umount")
     if mount.owner_uid is not None and os.geteuid() not in {0, mount.owner_uid}:
@@ -391,7 +330,7 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S) ->
         raise StillHeld("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))
     descriptors = [] if lazy or elsewhere else _processes_of(mountpoint)
     try:
-        detach(mountpoint, lazy=lazy)
+        detach(mountpoint, lazy=lazy, mount_id=mount.mount_id)
         is_seen = (lambda: False) if kept is None else kept.is_seen
         processes.wait_daemons_gone([(mountpoint, descriptor) for descriptor in descriptors], limit_s, is_seen)
     finally:

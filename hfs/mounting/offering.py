@@ -26,7 +26,7 @@ from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.supervisor.connection import Connection, MountRefused
 from hfs.mounting import mountinfo
 from hfs.mounting.given import pid_namespace
-from hfs.mounting.mounting import detach
+from hfs.mounting.taking_away import detach, is_dead
 
 _SEND_S = 5.0
 _BACKLOG = 8
@@ -46,16 +46,24 @@ class MountOffer(NamedTuple):
     noexec: bool
 
     @property
+    def source(self) -> str:
+        """Of its mounts, in the table of mounts."""
+        return f"given at {self.socket}"
+
+    @property
     def options(self) -> list[str]:
         """As in mountinfo, of what matters to whoever serves it."""
         return ["ro", "nosuid", "nodev", "default_permissions", *(["allow_other"] if self.allow_other else [])]
 
 
 def check(offer: MountOffer) -> None:
-    """Raises ConfigError for a MOUNTPOINT that is none."""
+    """Raises ConfigError for a MOUNTPOINT that is none, or where a mount is that others have made and that answers."""
     mount = mountinfo.at(offer.mountpoint)
     if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
-        return  # of a former process like us: the next one is made on top
+        # One of a former process like us is told by its source: the next one is made on top.
+        if mount.source != f"hfs#{offer.source}" and not is_dead(mount):
+            raise ConfigError(f"MOUNTPOINT {offer.mountpoint}: hfs is mounted there already; unmount it first")
+        return
     try:
         is_directory = stat.S_ISDIR(os.stat(offer.mountpoint).st_mode)
     except OSError as error:
@@ -69,29 +77,32 @@ def give_connections(offer: MountOffer, tell: Callable[[str], object]) -> None:
 
     Raises MountError where there can be no such socket.
     """
+    made: set[int] = set()
     with _listening(offer) as listener:
         tell(f"{offer.socket}: gives user {offer.uid} a mount at {offer.mountpoint}")
         try:
             while True:
                 client, _ = listener.accept()
                 with client:
-                    _serve(offer, listener, client, tell)
+                    _serve(offer, listener, client, made, tell)
         finally:
-            _take_away(offer.mountpoint)
+            _take_away(offer.mountpoint, made)
 
 
-def _serve(offer: MountOffer, listener: socket.socket, client: socket.socket, tell: Callable[[str], object]) -> None:
-    """One mount, from one who has connected until that one has gone."""
+def _serve(
+    offer: MountOffer, listener: socket.socket, client: socket.socket, made: set[int], tell: Callable[[str], object]
+) -> None:
+    """One mount, from one who has connected until that one has gone. Its number is added to those that were `made`."""
     peer = socket_peer(client)
     if peer.uid not in {offer.uid, os.geteuid()}:
         _refuse(client, f"for user {offer.uid}, not for user {peer.uid}")
         return
     try:
         if sum(mount.mountpoint == offer.mountpoint for mount in mountinfo.mounts()) >= _LEFT:
-            _take_away(offer.mountpoint)
+            _take_away(offer.mountpoint, made)
         connection = Connection.make(
             offer.mountpoint,
-            f"given at {offer.socket}",
+            offer.source,
             allow_other=offer.allow_other,
             noexec=offer.noexec,
             owner=(offer.uid, offer.gid),
@@ -100,6 +111,8 @@ def _serve(offer: MountOffer, listener: socket.socket, client: socket.socket, te
         tell(str(error))
         _refuse(client, str(error))
         return
+    if (mount := mountinfo.at(offer.mountpoint)) is not None:
+        made.add(mount.mount_id)
     told = {"options": offer.options, "user": offer.uid, "pid_namespace": pid_namespace()}
     message = json.dumps(told).encode()
     try:
@@ -137,10 +150,12 @@ def _refuse(client: socket.socket, why: str) -> None:
         client.sendall(json.dumps({"error": why}).encode())
 
 
-def _take_away(mountpoint: str) -> None:
-    """Mounts of hfs at this place; who has files of them open keeps those."""
+def _take_away(mountpoint: str, made: set[int]) -> None:
+    """Mounts of hfs on top at this place that were made here, or are dead; who has files of them open keeps those."""
     while (mount := mountinfo.at(mountpoint)) is not None and mount.fstype == mountinfo.HFS_TYPE:
-        detach(mountpoint, lazy=True)
+        if mount.mount_id not in made and not is_dead(mount):
+            return
+        detach(mountpoint, lazy=True, mount_id=mount.mount_id)
 
 
 @contextlib.contextmanager

@@ -133,13 +133,18 @@ def answer(
         output, _ = child.communicate(timeout=limit_s)
         return output, child.returncode
     except BaseException as error:
-        child.kill()
-        if child.stdout is not None:
-            child.stdout.close()
-        _left_behind.append(child)
+        leave_behind(child)
         if isinstance(error, subprocess.TimeoutExpired):
             return error.output or b"", None
         raise
+
+
+def leave_behind(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child that does not end, which may take for ever, and wait for it no more."""
+    child.kill()
+    if child.stdout is not None:
+        child.stdout.close()
+    _left_behind.append(child)
 
 
 def _ask(arguments: list[str], limit_s: float, as_user: str | None = None) -> list[str]:

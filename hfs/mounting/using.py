@@ -7,7 +7,7 @@ import time
 
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.core.config import Config
-from hfs.mounting import joining, keeper, mounting, processes
+from hfs.mounting import joining, keeper, mounting, processes, taking_away
 from hfs.mounting.inheriting import Lost, inherit
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 from hfs.mounting.preflight import check_mountpoint, check_places
@@ -122,7 +122,7 @@ def use_mount(config: Config, origins: dict[str, str], place: str, command: str)
             device = str(kept.status.get("device"))
             return UsedMount(config.mountpoint, place, device, kept, held, config, command)
         except BaseException:
-            mounting.detach(config.mountpoint, lazy=True)
+            taking_away.detach(config.mountpoint, lazy=True)
             raise
 
 

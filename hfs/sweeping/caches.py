@@ -1,19 +1,27 @@
 """Caches that no daemon uses, and that nobody has used for longer than the key `expire` says.
 
 A daemon lets go what is too old by itself; a cache whose source is mounted no more has none. What is pinned stays. A
-cache is its user's: root becomes that user, in a child, before anything of it is opened.
+cache is its user's: a process becomes that user before it opens anything of it. Its user may stop it, or have a file
+system there that does not answer, so nobody waits for it for long; what it has emptied stays so.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.ledger import CacheRoot, Listed
+from hfs.mounting import probe
 from hfs.sweeping.swept import Swept
+
+_LIMIT_S = 10.0
+"""For all old caches of another user."""
+_ROOT = Path(__file__).parents[2]
+"""Of the package."""
 
 
 def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:
@@ -37,7 +45,7 @@ def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:
             source = os.fsdecode(entry.serving.source) if entry.serving is not None else "a source"
             days = (time.time() - entry.grant.used_s) / 86400
             text = f"cache of {source}, not used for {days:.1f} days"
-            yield Swept("cache", f"{root_path.rstrip('/')}/{entry.name}", text, kept)
+            yield Swept("cache", f"{root_path.rstrip('/')}/{entry.name}", text, kept, uid != own)
 
 
 def _is_expired(entry: Listed, expire_s: float) -> bool:
@@ -48,34 +56,20 @@ def _is_expired(entry: Listed, expire_s: float) -> bool:
 def _evicted(root_path: str, expire_s: float, uid: int) -> str:
     """Of one user; what went wrong."""
     if uid == os.geteuid():
-        return _evict(root_path, expire_s)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "it ended early"
-        try:
-            gid = os.lstat(f"{root_path}/ledger").st_gid
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-            said = _evict(root_path, expire_s)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the parent says it
-            said = f"{type(error).__name__}: {error}"
-        finally:
-            os.write(writing, json.dumps(said).encode()[:4096])
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        data = file.read()
-    os.waitpid(child, 0)
-    return str(json.loads(data)) if data else "it ended early"
+        from hfs.sweeping.evicting import evict
 
-
-def _evict(root_path: str, expire_s: float) -> str:
-    from hfs.mounting import offline
-
+        return evict(root_path, expire_s)
+    gid = os.lstat(f"{root_path}/ledger").st_gid
+    child = subprocess.Popen(
+        [sys.executable, "-m", "hfs.sweeping.evicting", root_path, str(expire_s), str(uid), str(gid)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=_ROOT,
+    )
     try:
-        offline.evict(root_path, (), expire_s, None)
-    except (HfsError, OSError) as error:
-        return str(error)
-    return ""
+        said, _ = child.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        probe.leave_behind(child)
+        return f"its user's process does not end within {_LIMIT_S:g} s; the next sweep goes on"
+    return said.decode(errors="backslashreplace") if child.returncode == 0 else "it ended early"

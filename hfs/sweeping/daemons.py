@@ -8,8 +8,8 @@ nobody holds its mount and nothing is open there. Whether a job has ended only S
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
-from functools import cache
 
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mounting import jobs, keeper, mountinfo, mounting
@@ -19,6 +19,28 @@ from hfs.sweeping.swept import Swept
 
 _END_S = 20.0
 """A daemon writes what it has fetched for ten seconds at most."""
+_USER_S = 20.0
+"""For all that another user's keepers make us wait."""
+_ASKED_S = 60.0
+"""For all that Slurm is asked: who likes names many jobs."""
+_MOST_JOBS = 64
+"""Of one user. A node has a few."""
+
+
+class _Slurm:
+    """Asked once for each job, and not for ever."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool | None] = {}
+        self._left_s = _ASKED_S
+
+    def has_ended(self, job: str) -> bool | None:
+        """As `jobs.has_ended`."""
+        if job not in self._known:
+            since_s = time.monotonic()
+            self._known[job] = jobs.has_ended(job) if self._left_s > 0 else None
+            self._left_s -= time.monotonic() - since_s
+        return self._known[job]
 
 
 def sweep(*, dry_run: bool) -> Iterator[Swept]:
@@ -26,18 +48,34 @@ def sweep(*, dry_run: bool) -> Iterator[Swept]:
     owners = {uid for _, uid in sockets.directories()}
     if os.geteuid() == 0:  # whose XDG_RUNTIME_DIR may be anywhere, and whose mount is seen all the same
         owners.update(mount.owner_uid or 0 for mount in mountinfo.hfs_mounts())
-    has_ended = cache(jobs.has_ended)
+    slurm = _Slurm()
     for owner in sorted(owners):
-        for kept in list(keeper.of_user(owner)):
-            held_by = [str(held["job"]) for held in kept.status.get("held_by", []) if held.get("job")]
-            for job in held_by:
-                if has_ended(job):
-                    yield _released(kept, job, dry_run=dry_run)
-            lingers = bool(kept.config.get("linger_s"))  # and ends by itself
-            if not kept.status.get("held_by") and not kept.status.get("ending") and not lingers:
-                starter = jobs.job_of_process(kept.pid) if kept.pid else None
-                if starter is not None and has_ended(starter):
-                    yield from _ended(kept, starter, dry_run=dry_run)
+        yield from _of_user(owner, slurm, dry_run=dry_run)
+
+
+def _of_user(owner: int, slurm: _Slurm, *, dry_run: bool) -> Iterator[Swept]:
+    until_s = time.monotonic() + _USER_S
+    named: set[str] = set()
+    is_theirs = owner != os.geteuid()
+
+    def has_ended(job: str) -> bool | None:
+        named.add(job)
+        return slurm.has_ended(job) if len(named) <= _MOST_JOBS else None
+
+    for kept in list(keeper.of_user(owner)):
+        left_s = until_s - time.monotonic() if is_theirs else _END_S
+        if left_s <= 0:
+            return
+        held_by = kept.status.get("held_by", [])
+        for job in [held["job"] for held in held_by if held.get("job")]:
+            if has_ended(job):
+                yield _released(kept, job, dry_run=dry_run)._replace(is_theirs=is_theirs)
+        lingers = bool(kept.config.get("linger_s"))  # and ends by itself
+        if not held_by and not kept.status.get("ending") and not lingers:
+            starter = jobs.job_of_process(kept.pid) if kept.pid else None
+            if starter is not None and has_ended(starter):
+                for swept in _ended(kept, owner, starter, left_s, dry_run=dry_run):
+                    yield swept._replace(is_theirs=is_theirs)
 
 
 def _released(kept: FoundKeeper, job: str, *, dry_run: bool) -> Swept:
@@ -50,16 +88,17 @@ def _released(kept: FoundKeeper, job: str, *, dry_run: bool) -> Swept:
     return Swept("job", where, text)
 
 
-def _ended(kept: FoundKeeper, job: str, *, dry_run: bool) -> Iterator[Swept]:
-    """A mount that is seen here; of one in another namespace nobody knows who uses it."""
+def _ended(kept: FoundKeeper, owner: int, job: str, limit_s: float, *, dry_run: bool) -> Iterator[Swept]:
+    """A mount that is seen here; of one in another namespace nobody knows who uses it. That the keeper's user has made
+    it the kernel says: a keeper may name anybody's."""
     device = kept.status.get("device")
     for mount in mountinfo.hfs_mounts():
-        if mount.device != device:
+        if mount.device != device or mount.owner_uid != owner:
             continue
         text = f"mount and daemon of job {job}, which has ended"
         try:
             if not dry_run:
-                mounting.unmount(mount.mountpoint, limit_s=_END_S)
+                mounting.unmount(mount.mountpoint, limit_s=limit_s, mount_id=mount.mount_id)
         except HfsError as error:
             yield Swept("daemon", mount.mountpoint, text, " ".join(str(error).split()))
         else:

@@ -16,6 +16,8 @@ class Swept(NamedTuple):
     """What it is, in a few words."""
     kept: str = ""
     """Why it is still there; empty: it is gone, or would be without --dry-run."""
+    is_theirs: bool = False
+    """Another user's, who can keep it as long as that one likes: no failure of the command."""
 
     def line(self, *, dry_run: bool) -> str:
         """For people."""

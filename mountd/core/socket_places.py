@@ -112,11 +112,10 @@ def why_elsewhere() -> str | None:
     """A line where sockets of ours do not lie where they should, because somebody else was there first."""
     uid = os.geteuid()
     place = f"{_TMP}/hfs-{uid}"
-    why = why_not_ours(place, uid)
-    for directory in directories_of(uid) if why else ():
-        if directory != place and os.path.isdir(directory) and not why_not_ours(directory, uid):
-            return f"{place}: {why}: sockets are put into {directory} instead; have it removed"
-    return None
+    instead = [path for path in directories_of(uid) if path.startswith(f"{place}-")]
+    if not instead:
+        return None
+    return f"{place}: {why_not_ours(place, uid)}: sockets are put into {instead[0]} instead; have it removed"
 
 
 def names(descriptor: int, *suffixes: str) -> list[str]:

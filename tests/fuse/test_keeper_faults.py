@@ -16,7 +16,7 @@ from hfs.client.client import Client, find_socket
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.handover import dump
-from hfs.mounting import keeper, mounting
+from hfs.mounting import keeper, mounting, taking_away
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.support.pattern import pattern
@@ -140,7 +140,7 @@ def test_a_crash_while_another_release_is_loaded_is_survived(start: Start, progr
     program.write_text(body.replace("exec", f"read line < {tmp_path / 'gate'}\nexec"))
     code = f"""
 import sys
-from hfs.mounting import mounting
+from hfs.mounting import taking_away, mounting
 from hfs.mountd.core.config.handover import undump
 mounting._DAEMON = [{str(program)!r}]
 print(mounting.take_over(*undump(sys.stdin.buffer.read())))
@@ -217,7 +217,7 @@ def test_a_keeper_leaves_the_mount_that_followed_its_own(start: Start, tmp_path:
     device = Path(config.mountpoint).stat().st_dev
     os.kill(serving, signal.SIGSTOP)
     try:
-        mounting.detach(config.mountpoint, lazy=False)
+        taking_away.detach(config.mountpoint, lazy=False)
         other = start("other")
         assert Path(other.mountpoint).stat().st_dev == device, "this test needs the same number"
         assert keeper_of(other) != old

@@ -28,7 +28,10 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Swept]:
     return there
 
 
-@pytest.mark.parametrize(("there", "code"), [([], 0), ([GONE], 0), ([GONE, KEPT], 3), ([KEPT], 1)])
+@pytest.mark.parametrize(
+    ("there", "code"),
+    [([], 0), ([GONE], 0), ([GONE, KEPT], 3), ([KEPT], 1), ([KEPT._replace(is_theirs=True)], 0)],
+)
 def test_the_exit_code_says_whether_all_is_gone(found: list[Swept], there: list[Swept], code: int) -> None:
     found.extend(there)
     done = hfs("sweep")

@@ -157,4 +157,4 @@ def test_sockets_are_told_apart(tmp_path: Path) -> None:
     assert "1 socket that" in line
     assert "c.keeper" in line
     ours.chmod(0o777)
-    assert found(sockets.check(around, [str(ours)]))["socket-directory"][0] == "limit"
+    assert found(sockets.check(around, [str(ours)]))["socket-directory"][0] == "note"

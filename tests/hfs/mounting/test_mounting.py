@@ -12,7 +12,8 @@ import pytest
 from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mounting import daemon_process, logs, mounting, processes
-from hfs.mounting.mounting import clean_stale, detach, start, unmount
+from hfs.mounting.mounting import start, unmount
+from hfs.mounting.taking_away import clean_stale, detach
 
 
 @pytest.fixture

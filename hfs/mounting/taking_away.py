@@ -1,0 +1,150 @@
+"""Taking a mount away from its place, and knowing whether it is dead: no daemon answers on it, and none will.
+
+A mount is what the kernel's table says it is, by its number: a path may name another one a moment later, above all
+below a directory of another user. Whether it is dead its connection says, and its keeper: an error of a path may be
+SOURCE's, which may be a mount of its own that has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import subprocess
+import time
+
+from hfs.client.client import SOCKET_XATTR
+from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mounting import keeper, mountinfo, probe, processes
+from hfs.mounting.mountinfo import Mount
+
+DEAD = {errno.ENOTCONN, errno.ECONNABORTED}
+"""What a path of a FUSE mount answers when its daemon has gone, or its connection was aborted."""
+_AGAIN_S = (0.02, 0.05, 0.1, 0.1)
+"""Before the next tries where a mount is in use: a learner that speaks through it (hfs/client/tunnel.py) has one of its
+directories open for some milliseconds now and then."""
+_ENDING_S = (0.1, 0.3)
+"""Before it is asked again where a mount is dead and has a keeper: that one ends in a moment."""
+_TOOL_S = 60.0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
+
+
+class Busy(MountError):
+    """The mount is in use; the message says by whom."""
+
+
+def is_dead(mount: Mount, limit_s: float = probe.PROBE_S) -> bool:
+    """Whether nobody answers on this mount any more. One that says nothing for `limit_s` is not dead."""
+    try:
+        # Not a stat: the kernel may answer that from what the dead daemon told it. And not even root is let into
+        # another user's mount without allow_other.
+        probe.xattr(mount.mountpoint, SOCKET_XATTR, limit_s=limit_s, as_user=as_owner(mount))
+    except (OSError, HfsError) as error:
+        return getattr(error, "errno", None) in DEAD and not has_keeper(mount)
+    return False
+
+
+def has_keeper(mount: Mount) -> bool:
+    """Whether a process keeps this mount, which answers by itself or brings somebody who does."""
+    owner = os.geteuid() if mount.owner_uid is None else mount.owner_uid
+    for pause_s in (*(_ENDING_S if owner == os.geteuid() else ()), None):
+        if all(kept.status.get("device") != mount.device for kept in keeper.of_user(owner)):
+            return False
+        if pause_s is not None:
+            time.sleep(pause_s)
+    return True
+
+
+def as_owner(mount: Mount) -> str | None:
+    """Who may look into it, as the configuration has users; None: we may, or are that one."""
+    return None if "allow_other" in mount.super_options.split(",") else owner_of(mount)
+
+
+def owner_of(mount: Mount) -> str | None:
+    """The user who has mounted it, as the configuration has users; None: we are that one, or cannot become it."""
+    if os.geteuid() != 0 or mount.owner_uid in {0, None}:
+        return None
+    group = re.search(r"(?:^|,)group_id=([0-9]+)", mount.super_options)
+    return f"{mount.owner_uid}:{group[1] if group else 0}:"
+
+
+def clean_stale(mountpoint: str) -> bool:
+    """Unmount mounts of hfs at this (canonical) path whose daemon is dead. Whether there were any."""
+    found = False
+    while (mount := mountinfo.at(mountpoint)) is not None and mount.fstype == mountinfo.HFS_TYPE:
+        if not is_dead(mount):
+            break
+        detach(mountpoint, lazy=True, mount_id=mount.mount_id)  # lazy: a job of the dead daemon may still stand in it
+        if mountinfo.at(mountpoint) == mount:
+            break
+        found = True
+    return found
+
+
+def detach(mountpoint: str, *, lazy: bool, mount_id: int | None = None) -> None:
+    """Take the mount on top at this (canonical) path away; with `mount_id` that one and no other: nothing is done where
+    it is not there any more. Raises Busy, MountError.
+
+    Lazy: it disappears at once and ends when its last user has gone.
+    """
+    for pause_s in (*_AGAIN_S, None):
+        if _detached(mountpoint, mount_id, lazy=lazy):
+            return
+        if pause_s is not None:
+            time.sleep(pause_s)
+    users = processes.users_of(mountpoint)
+    lines = [f"  {user}" for user in users] or ["  (no process that this user may see)"]
+    raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
+
+
+def _detached(mountpoint: str, mount_id: int | None, *, lazy: bool) -> bool:
+    """False: it is in use. Raises MountError."""
+    number = _unmounted(mountpoint, mount_id, _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
+    if number == errno.EPERM:
+        command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TOOL_S
+            )
+        except subprocess.TimeoutExpired:
+            raise MountError(f"{mountpoint}: {command[0]} does not end within {_TOOL_S:g} s") from None
+        except OSError as error:
+            raise MountError(f"{mountpoint}: {command[0]}: {error.strerror}; install the package fuse3") from None
+        if done.returncode == 0:
+            return True
+        if "busy" not in done.stderr:
+            raise MountError(f"{mountpoint}: {done.stderr.strip() or 'fusermount3 failed'}")
+    elif number not in {0, errno.EBUSY}:
+        raise MountError(f"{mountpoint}: cannot be unmounted ({os.strerror(number)})")
+    return number == 0
+
+
+def _unmounted(mountpoint: str, mount_id: int | None, flags: int) -> int:
+    """The errno of umount2; 0: it is done, or the mount that is meant is not there."""
+    with contextlib.ExitStack() as stack:
+        path = mountpoint
+        if mount_id is not None and os.geteuid() == 0:
+            above, name = os.path.split(mountpoint)
+            try:
+                directory = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, directory)
+                if _mount_id_at(directory, name) != mount_id:
+                    return 0
+            except OSError as error:
+                return error.errno or errno.EIO
+            path = f"/proc/self/fd/{directory}/{name}"  # of the directory that was looked at, wherever it is by now
+        return 0 if _libc.umount2(os.fsencode(path), flags) == 0 else ctypes.get_errno()
+
+
+def _mount_id_at(directory: int, name: str) -> int | None:
+    """Of what is mounted on top at a name in an open directory. Touches no mount. Raises OSError."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("mnt_id:")), None)
+    finally:
+        os.close(descriptor)
