@@ -116,7 +116,9 @@ async def _open_as_can_be(
     if handover is None or handover.asked:
         own = await stack.enter_async_context(open_own_cache(basics, source))
         return own, await stack.enter_async_context(opening(own))
-    why = await why_silent(basics.config.cache)
+    # A thread of one that was killed has the locks as long as it sleeps in the kernel, perhaps until we answer it.
+    held = "the daemon before was killed, and a thread of it that sleeps in the kernel holds the cache"
+    why = held if handover.lingers else await why_silent(basics.config.cache)
     if why is None:
         try:
             async with AsyncExitStack() as trying:

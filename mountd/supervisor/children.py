@@ -75,9 +75,10 @@ class Children:
                 self._let_go(daemon)
         self._reap_strangers()
 
-    def kill(self, daemon: Daemon, why: str) -> None:
-        """End it by force; `ended` is called, also where it does not go. `why`: its last words."""
-        daemon.said = {"error": why}
+    def kill(self, daemon: Daemon, why: str = "") -> None:
+        """End it by force; `ended` is called, also where it does not go. `why`: its last words, if it has none."""
+        if why and not daemon.said:
+            daemon.said = {"error": why}
         daemon.signal(signal.SIGKILL)
         self._loop.after(_KILLED_S, lambda: self._let_go(daemon))
 

@@ -1,16 +1,25 @@
 """The keeper's lines in the daemon's log. The file is opened for each: the daemon rotates it meanwhile.
 
+A thread opens it and writes: on a disk that hangs, or is frozen, either may take for ever, and the mount cannot wait.
+
 A log below the cache is opened by the descriptor of its directory and never through a link: whoever may rename a
 directory above the cache must not choose what a keeper of root appends to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
+import threading
 import time
+from collections.abc import Callable
 
 _NAME = "hfs.mountd.supervisor"
+_PATIENCE_S = 0.5
+"""So long a line is waited for, which is then there when others look. Behind one that hangs nobody waits."""
+_MOST_WAITING = 1000
 
 
 class Log:
@@ -23,6 +32,9 @@ class Log:
         self._form = form
         self._flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._directory_fd: int | None = None
+        self._errands: queue.Queue[_Errand] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._late: _Errand | None = None
         if path is not None and cache_dir is not None and path.startswith(f"{cache_dir}/"):
             self._flags |= os.O_NOFOLLOW
             self._path = os.path.basename(path)
@@ -33,6 +45,10 @@ class Log:
 
     def open(self) -> int:
         """A descriptor for a daemon's stderr; the caller closes it."""
+        descriptor = self._soon(_Errand(self._open))
+        return os.dup(2) if descriptor is None else descriptor
+
+    def _open(self) -> int:
         if self._path is not None:
             try:
                 return os.open(self._path, self._flags, 0o600, dir_fd=self._directory_fd)
@@ -53,15 +69,63 @@ class Log:
         self._write("WARNING", text)
 
     def _write(self, level: str, text: str) -> None:
-        now = time.time()
+        line = (_json_line if self._form == "json" else _text_line)(time.time(), level, text)
+        self._soon(_Errand(lambda: self._append(line)))
+
+    def _append(self, line: bytes) -> None:
+        descriptor = self._open()
         try:
-            descriptor = self.open()
-            try:
-                os.write(descriptor, (_json_line if self._form == "json" else _text_line)(now, level, text))
-            finally:
-                os.close(descriptor)
-        except OSError:
-            pass  # nowhere to say it
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+    def _soon(self, errand: _Errand) -> int | None:
+        """What comes of it; None: it has failed, or the disk hangs, and it is done when that goes on."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+            self._thread.start()
+        try:
+            self._errands.put_nowait(errand)
+        except queue.Full:
+            return None
+        if self._late is not None and not self._late.done.is_set():
+            return errand.result(0.0)
+        found = errand.result(_PATIENCE_S)
+        self._late = None if errand.done.is_set() else errand
+        return found
+
+    def _run(self) -> None:
+        while True:
+            self._errands.get().run()
+
+
+class _Errand:
+    """Something that a disk may keep from being done. It may give a descriptor, which is closed if nobody waits."""
+
+    def __init__(self, call: Callable[[], int | None]) -> None:
+        self._call = call
+        self._lock = threading.Lock()
+        self._found: int | None = None
+        self._is_awaited = True
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """In the thread."""
+        found = None
+        with contextlib.suppress(OSError):  # nowhere to say it
+            found = self._call()
+        with self._lock:
+            self._found = found
+            if found is not None and not self._is_awaited:
+                os.close(found)
+        self.done.set()
+
+    def result(self, limit_s: float) -> int | None:
+        """Once."""
+        self.done.wait(limit_s)
+        with self._lock:
+            self._is_awaited = False
+            return self._found
 
 
 def _text_line(now: float, level: str, text: str) -> bytes:

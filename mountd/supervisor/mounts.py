@@ -58,6 +58,7 @@ class KeptMount:
         self._source_fd = -1
         self._journal: list[int] = []
         self._generation = -1
+        self._worn = False
         self._below: set[str] = set()
         """Devices of dead mounts of ours that lie below."""
 
@@ -83,6 +84,7 @@ class KeptMount:
             made.close()
             raise
         self.connection = made
+        self._worn = False
         self.made_s = self.made_s or time.time()
         self._generation = -1
         for descriptor in self._journal:
@@ -138,7 +140,14 @@ class KeptMount:
     @property
     def takes_up(self) -> bool:
         """Whether another daemon can go on where one has ended."""
-        return self.connection is not None and self.connection.resends and self._resend and self.feeds
+        resends = self.connection is not None and self.connection.resends and self._resend
+        return resends and self.feeds and not self._worn
+
+    def give_up(self) -> bool:
+        """The next daemon gets a connection of its own: what waits on this one, and what is open there, gets an error.
+        False: the mount is another's, and there is no other connection to be had."""
+        self._worn = not self.is_given
+        return self._worn
 
     def handover(self, beats_fd: int) -> tuple[dict[str, Any], list[int]]:
         """What the next daemon is told of it (mountd/wire/handover.py), and the descriptors that go with that.

@@ -25,6 +25,13 @@ class Restarts:
         self.count = 0
         """Daemons that ended by themselves."""
         self._young: deque[float] = deque()
+        self._hung_s: float | None = None
+
+    def hung(self, now_s: float) -> bool:
+        """A daemon was ended since it did not answer. Whether another one was just before: then it is not the daemons,
+        and the connection should be given up with all that waits there."""
+        before_s, self._hung_s = self._hung_s, now_s
+        return before_s is not None and now_s - before_s < _WITHIN_S
 
     def ended(self, now_s: float, lived_s: float | None) -> float | None:
         """A daemon has ended that had answered for `lived_s` seconds (None: it never did).

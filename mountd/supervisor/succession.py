@@ -30,6 +30,8 @@ from hfs.mountd.supervisor.watch import Watch
 _READY_S = 60.0
 """In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a
 second at most."""
+_READY_BESIDE_S = 10.0
+"""The same beside one that was killed and stays: it may wait for what that one holds in the kernel."""
 
 
 class Succession:
@@ -119,7 +121,7 @@ class Succession:
         assert connection is not None
         record, descriptors = self._mount.handover(self._watch.begin(daemon, connection))
         ours = {"keeper_pid": os.getpid(), "restarts": self._restarts.count, "last_end": self._last_end}
-        ours["hung"] = self._watch.hung
+        ours |= {"hung": self._watch.hung, "lingers": self.children.lingers()}
         is_first = not self._starter.is_told and record["generation"] == 0
         ours["asked"] = is_first or (self._taking is not None and daemon is self._taking.given)
         ends = self._standby.fork_from(daemon)
@@ -135,9 +137,11 @@ class Succession:
         def look() -> None:
             awaited = daemon is self._current or (self._taking is not None and daemon is self._taking.successor)
             if awaited and not is_done():
-                self.children.kill(daemon, f"{fault} within {_READY_S:g} s")
+                daemon.hung_s = 0.0
+                self.children.kill(daemon, f"{fault} within {limit_s:g} s")
 
-        self._loop.after(_READY_S, look)
+        limit_s = _READY_BESIDE_S if self.children.lingers() else _READY_S
+        self._loop.after(limit_s, look)
 
     def _is_ready(self, daemon: Daemon, record: dict[str, Any]) -> None:
         daemon.ready_s = time.monotonic()
@@ -188,7 +192,11 @@ class Succession:
         elif taking is not None and taking.is_loaded:
             self._change_places(taking)
         else:
-            lived_s = None if daemon.ready_s is None else time.monotonic() - daemon.ready_s - (daemon.hung_s or 0.0)
+            now_s = time.monotonic()
+            lived_s = None if daemon.ready_s is None else now_s - daemon.ready_s - (daemon.hung_s or 0.0)
+            if daemon.hung_s is not None and not daemon.was_stopped and self._restarts.hung(now_s):
+                made = "made anew; what is open there gets errors" if self._mount.give_up() else "another's, and stays"
+                self._log.warning(f"one daemon after the other does not answer: the mount is {made}")
             self._follow(f"process {daemon.pid}", daemon.how_it_ended(), lived_s)
 
     def _follow(self, which: str, how: str, lived_s: float | None) -> None:

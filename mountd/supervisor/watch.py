@@ -43,9 +43,9 @@ class Watch:
             if pulse is not self._pulse:
                 return
             how = pulse.looked(time.monotonic(), is_asked=connection.is_asked)
-            state = process.state if pulse.stands_s > LOOK_S else ""
-            if state == "Z":  # killed by somebody
-                self._children.kill(daemon, daemon.said.get("error") or "was killed, and does not go")
+            state = process.state
+            if state == "Z":  # killed by somebody, or about to end: gone by the next look, or a thread sleeps
+                self._children.kill(daemon)
             elif how:
                 daemon.hung_s = pulse.stands_s
                 daemon.was_stopped = state in {"T", "t"}

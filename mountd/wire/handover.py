@@ -59,6 +59,8 @@ class Handover(msgspec.Struct, frozen=True):
     beats_fd: int = -1
     """A memfd in which the event loop and the threads that read requests say that they go on
     (mountd/supervisor/pulse.py). -1: the keeper looks at none."""
+    lingers: bool = False
+    """A daemon before was killed and does not go: a thread of it sleeps in the kernel, and its locks stay."""
     hung: int = 0
     """Of `restarts` those that were ended since they did not answer."""
 

@@ -53,3 +53,16 @@ def test_a_log_elsewhere_may_be_a_link(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     Log(str(tmp_path / "link"), str(cache)).info("one")
     assert (tmp_path / "file").read_text().endswith("one\n")
+
+
+def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    """A pipe that nobody reads is opened for ever. What was said meanwhile is there when the disk goes on, in order."""
+    os.mkfifo(tmp_path / "pipe")
+    log = Log(str(tmp_path / "pipe"))
+    for number in range(2000):  # more than are kept
+        log.info(str(number))
+    descriptor = log.open()
+    assert os.fstat(descriptor).st_ino == os.fstat(2).st_ino, "stderr"
+    os.close(descriptor)
+    with open(os.open(tmp_path / "pipe", os.O_RDWR), buffering=1) as lines:  # which has no end
+        assert [next(lines).split()[-1] for _ in range(900)] == [str(number) for number in range(900)]
