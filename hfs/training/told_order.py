@@ -30,6 +30,8 @@ _FIRST_S = 0.05
 _STEP_S = 0.002
 """To draw, before the first index and at each message of progress."""
 _ANEW = 2
+_PLAIN = {int, np.int64}
+"""What is compared as it is; any other item is taken apart first."""
 _BURST = 8
 """Indices after which what was given out is told before it is due: then after twice as many, and so on. For a loader
 takes some batches at once, and then none until one is done."""
@@ -115,7 +117,7 @@ class ToldOrder:
         lease.over()
 
     def _note(self, item: Any) -> None:  # noqa: ANN401 - whatever samplers give out
-        plain = type(item) is int and self._index_of is None
+        plain = type(item) in _PLAIN and self._index_of is None
         numbers: Sequence[int] = (item,) if plain else indices_of(item, self._index_of)
         start = self._position
         self._position = start + len(numbers)

@@ -1,6 +1,8 @@
-"""What hints cost by themselves: planning an epoch in the daemon, and drawing and telling it in the training job."""
+"""What hints cost by themselves: planning an epoch in the daemon, and telling it in the training job."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from scripts.benchmarks.table import Row, at_most
 
 SAMPLES, SAMPLES_QUICK = 1_280_000, 64_000
 """ImageNet."""
+MANY, MANY_QUICK = 10_000_000, 1_000_000
+"""Of which a million are told at a time."""
 LEARNERS = 8
 A_FILE_BYTES = 110_000
 AT_ONCE = 16
@@ -66,8 +70,32 @@ def told(work: Work, samples: int, seed: int) -> tuple[float, float]:
     return first_s, (rest_s - bare_s) / samples * 1e9
 
 
+def later_s(work: Work, samples: int, seed: int) -> float:
+    """How much later than PyTorch's bare sampler a hinted one gives its first index."""
+    import torch  # the other rows need none
+    from torch.utils.data import RandomSampler
+
+    source = work.new("files")
+    for number in range(FILES):
+        (source / f"{number}").write_bytes(b"%d" % number)
+
+    def first_s(hint: Callable[[Any], Any]) -> float:
+        generator = torch.Generator().manual_seed(seed)
+        sampler = hint(RandomSampler(range(FILES), num_samples=samples, replacement=True, generator=generator))
+        began_s = time.perf_counter()
+        indices = iter(sampler)
+        next(indices)
+        return time.perf_counter() - began_s
+
+    bare_s = first_s(lambda sampler: sampler)
+    files = [str(number) for number in range(FILES)]
+    with hfs_mount(work, source) as mount:
+        return first_s(lambda sampler: hinted(sampler, files=files, mount=str(mount.path))) - bare_s
+
+
 def planning(work: Work, options: Options, command: str) -> list[Row]:
     samples = options.size(SAMPLES, SAMPLES_QUICK)
+    many = options.size(MANY, MANY_QUICK)
     got = Results(command)
     for seed in range(options.runs):
         got.add("merged", planned_s(samples, samples, seed))
@@ -76,10 +104,13 @@ def planning(work: Work, options: Options, command: str) -> list[Row]:
             first_s, each_ns = told(work, samples, seed)
             got.add("first", first_s)
             got.add("each", each_ns)
+        with got.attempt("later"):
+            got.add("later", later_s(work, many, seed))
     what = f"{samples} samples{options.scale(SAMPLES, SAMPLES_QUICK)}"
     return [
         got.row(f"{what} of {LEARNERS} learners: the order of fetching all of them", "merged", at_most(1), "s"),
         got.row(f"  a unit, taken {AT_ONCE} at a time as the daemon does, and arrived", "planned", unit="us"),
         got.row(f"hinted(order of {what}): drawn and told, until the first index", "first", unit="s"),
         got.row("  each further index", "each", unit="ns"),
+        got.row(f"hinted(RandomSampler of {many} samples): first index, later than bare", "later", at_most(0.3), "s"),
     ]
