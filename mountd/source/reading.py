@@ -75,6 +75,8 @@ class FileReader:
         self._metrics = metrics
         self._large_bytes = large_bytes
         self._last_ends: OrderedDict[Version, int] = OrderedDict()
+        self._sparse: tuple[Version, bool] | None = None
+        """Whether the file that was asked about last has holes."""
 
     async def read(
         self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
@@ -101,7 +103,7 @@ class FileReader:
             self._doubts.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
         self._metrics.add("source_opens", done.opened)
         self._metrics.add("source_reads", done.reads)
-        self._metrics.add("source_read_bytes", extent.size)
+        self._metrics.add("source_read_bytes", extent.size if done.reads else 0)
 
     async def digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
         """xxh3_64 of the bytes of `extent` as they are now, past what the client remembers. Raises as `read`."""
@@ -137,7 +139,9 @@ class FileReader:
         try:
             self._check(fd, version)
             try:
-                reads = self._fill(fd, extent, into)
+                reads = 0 if large and self._is_hole(fd, version, extent, into) else self._fill(fd, extent, into)
+                if not reads:
+                    into[: extent.size] = bytes(extent.size)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self.direct:
                     raise
@@ -161,6 +165,26 @@ class FileReader:
                 os.close(fd)
                 if large:
                     self._idle_files.release(version)  # they have the same fault; the next try opens a new one
+
+    def _is_hole(self, fd: int, version: Version, extent: Extent, into: memoryview) -> bool:
+        """Whether the file system says that there is nothing in it but zeros. Only files with far fewer blocks than
+        bytes are asked about."""
+        sparse = self._sparse
+        if sparse is None or sparse[0] != version:
+            self._sparse = sparse = version, os.fstat(fd).st_blocks * 512 < version.size - self._large_bytes
+        if not sparse[1]:
+            return False
+        try:
+            return os.lseek(fd, extent.start, os.SEEK_DATA) >= extent.end
+        except OSError as error:
+            # No data from there to the end, if it has as many bytes as it says; else it cannot tell.
+            return error.errno == errno.ENXIO and self._reaches(fd, version.size, into)
+
+    @staticmethod
+    def _reaches(fd: int, size: int, into: memoryview) -> bool:
+        """Whether the last byte of a file of this size is there."""
+        start = (size - 1) // _PAGE_BYTES * _PAGE_BYTES
+        return os.preadv(fd, [into[:_PAGE_BYTES]], start) >= size - start
 
     def _digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
         digest = xxhash.xxh3_64()

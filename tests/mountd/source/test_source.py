@@ -305,3 +305,29 @@ async def test_a_directory_that_is_forgotten_while_it_is_opened_is_not_kept(
         monkeypatch.setattr(descriptors, "open_directory", late)
         assert (await source.metadata.stat(b"d", b"old")).is_file
         assert (await source.metadata.stat(b"d", b"new")).is_file
+
+
+async def test_holes_are_zeros_that_nobody_reads(tmp_path: Path, real_clock: None) -> None:
+    metrics = Metrics()
+    path, size = tmp_path / "sparse", 8 * CHUNK + 77
+    with path.open("wb") as file:
+        file.truncate(size)
+        file.seek(2 * CHUNK)
+        file.write(pattern(1, 0, CHUNK))
+    async with opened(tmp_path, metrics) as source:
+        for start in range(0, size, CHUNK):
+            end = min(start + CHUNK, size)
+            expected = pattern(1, 0, CHUNK) if start == 2 * CHUNK else bytes(end - start)
+            assert await read(source, path, Extent(start, end)) == expected
+    assert (metrics["source_reads"], metrics["source_read_bytes"]) == (1, CHUNK)
+
+
+async def test_what_lies_past_the_end_is_no_hole(tmp_path: Path, real_clock: None) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"a" * 100)
+    lie = version_of(path)._replace(size=8 * CHUNK)
+    async with opened(tmp_path, Metrics()) as source:
+        source.files._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
+        with pytest.raises(SourceError) as caught:
+            await read(source, path, Extent(4 * CHUNK, 5 * CHUNK), lie)
+    assert caught.value.errno == errno.EIO
