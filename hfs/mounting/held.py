@@ -23,8 +23,9 @@ class Held(NamedTuple):
 
 
 def held(entry: Listed) -> Held:
-    """As the ledger has it, where its daemon cannot be asked."""
-    if entry.running and entry.serving is not None and _is_socket_of(entry.serving.control, entry.owner):
+    """As the ledger has it, where its daemon cannot be asked: another user's may say nothing, and there may be many."""
+    is_ours = entry.owner == os.geteuid()
+    if is_ours and entry.running and entry.serving is not None and _is_socket_of(entry.serving.control, entry.owner):
         try:
             staged = Client(os.fsdecode(entry.serving.control)).status(_LIMIT_S)["staged"]
             return Held(int(staged["room_bytes"]), int(staged.get("pinned_bytes", 0)))
