@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
+import trio
+
 from hfs.mountd.base.errors import HfsError, StagingError, VersionChanged
 from hfs.mountd.cache import Cache, CheckedFile, StagedRow, is_open
 from hfs.mountd.control.connection import Report
@@ -25,6 +27,9 @@ _ROWS = 1000
 
 EVERYTHING = (b"",)
 """The prefix of all paths."""
+
+_ASK_S = 2.0
+"""For so long the source is asked what a path names: what is staged of it can be dropped while the source hangs."""
 
 
 class CacheCommands:
@@ -57,6 +62,7 @@ class CacheCommands:
 
     async def unpin(self, paths: Sequence[bytes]) -> Result:
         """What is staged of these may go for room again; no paths: all."""
+        paths = await self._named(paths)
         await self._cache.committer.wait_committed()
         source_ids = await self._source.ids_below() if paths else None
         files, size_bytes = await self._cache.pinned.unpin(paths or EVERYTHING, source_ids)
@@ -72,6 +78,7 @@ class CacheCommands:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped. `older_than_s`: only what was
         last used longer ago than that, and is not pinned: `detail` then has "pinned_files" that stay, however old."""
         await self._cache.committer.wait_committed()
+        paths = await self._named(paths)
         prefixes = paths if paths and not everything else EVERYTHING
         source_ids = None if everything else await self._source.ids_below()
         skipped = pinned = 0
@@ -86,6 +93,16 @@ class CacheCommands:
             files=files, bytes=freed_bytes, skipped=skipped, detail={"pinned_files": pinned} if pinned else {}
         )
 
+    async def _named(self, paths: Sequence[bytes]) -> list[bytes]:
+        """What they name where links are followed; as they are, where the source does not say."""
+        named: list[bytes] = []
+        for path in paths:
+            found = path
+            with trio.move_on_after(_ASK_S), contextlib.suppress(HfsError):
+                found = (await self._namespace.links.follow(path)).path
+            named.append(found)
+        return named
+
     async def yield_room(self, asked_bytes: int) -> Result:
         """Give room back to other caches of the same root."""
         return Result(bytes=await self._cache.evictor.yield_room(asked_bytes))
@@ -93,6 +110,7 @@ class CacheCommands:
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
         progress = ProgressCounter()
+        paths = await self._named(paths)
         source_ids = await self._source.ids_below() if paths or against_source else None
         async with contextlib.aclosing(self._cache.checker.check(paths or EVERYTHING, source_ids)) as found:
             async for checked in found:
@@ -130,6 +148,7 @@ class CacheCommands:
     async def list(self, paths: Sequence[bytes], report: Report) -> Result:
         """Report what is staged, a thousand rows at a time."""
         await self._cache.committer.wait_committed()
+        paths = await self._named(paths)
         batch: list[Row] = []
         files = total_bytes = 0
         source_ids = await self._source.ids_below() if paths else None

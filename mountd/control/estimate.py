@@ -22,7 +22,7 @@ from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm import Warming
 from hfs.mountd.control.warm_nodes import TOO_LARGE
 from hfs.mountd.fetch import Owners
-from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.namespace import Namespace, Node, is_link
 from hfs.mountd.wire.protocol import Result
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
@@ -53,6 +53,8 @@ class WarmEstimate:
         self._large = Missing(random.Random())
         self._here_bytes = 0
         self._listing_s = 0.0
+        self._seen: set[Node] = set()
+        """Directories."""
 
     async def run(self, paths: Sequence[bytes], probe_s: float = 0.0) -> Result:
         """See `wire.protocol.Estimate`."""
@@ -60,7 +62,7 @@ class WarmEstimate:
         fitting = Fitting(self._cache)
         for path in paths:
             try:
-                await self._walk(await self._namespace.lookups.resolve(path))
+                await self._walk(await self._namespace.links.follow(path))
             except HfsError as error:
                 self._work.fail(path, error)
         free_bytes = fitting.free_bytes(self._here_bytes)
@@ -92,10 +94,13 @@ class WarmEstimate:
         )
 
     async def _walk(self, node: Node) -> None:
+        if is_link(node):
+            node = await self._namespace.links.follow(node.path)
         if node.version is not None:
             if node.parent is not None:
                 self._walked(node.parent, [await self._count(node.parent, node.name, node, node.version)])
-        elif node.children is not None:
+        elif node.children is not None and node not in self._seen:
+            self._seen.add(node)
             began_s = trio.current_time()
             listing = await self._namespace.listings.whole(node)
             self._listing_s += trio.current_time() - began_s

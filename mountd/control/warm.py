@@ -12,6 +12,7 @@ end. Over the parts that serve readers.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.errors import HfsError, SourceError
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.fitting import Fitting, RoomWanted
@@ -29,7 +30,7 @@ from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm_nodes import NodeStaging, WarmFetches
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import BATCH_FILES, Place
-from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.namespace import Namespace, Node, is_link
 from hfs.mountd.wire.protocol import Result
 
 _DEFAULT_JOBS = 16
@@ -88,6 +89,8 @@ class Warming:
         self._left: list[_Names] = []
         """What the data plane has left to us."""
         self._pin = pin
+        self._walked: set[Node] = set()
+        """Directories."""
         fitting = Fitting(cache)
         self._nodes = NodeStaging(cache, fetches, fitting, self._pending, self._work)
         self._room = RoomWanted(fitting, self._leaves, self._work)
@@ -185,7 +188,10 @@ class Warming:
     async def _walk_all(self, paths: Sequence[bytes], send: _Send) -> None:
         for path in paths:
             try:
-                await self._walk(await self._namespace.lookups.resolve(path), send)
+                node = await self._namespace.links.follow(path)
+                if node.version is None and node.children is None:
+                    raise SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} is no regular file")
+                await self._walk(node, send)
             except HfsError as error:
                 self._work.fail(path, error)
 
@@ -197,13 +203,16 @@ class Warming:
                 self._work.fail(directory.path, error)
 
     async def _walk(self, node: Node, send: _Send) -> None:
+        if is_link(node):
+            node = await self._namespace.links.follow(node.path)
         if node.version is not None:
             self._work.found(node.attributes.size)
             self._room.walked(*await self._nodes.lacks_bytes(node))
             await send.send(node)
             return
-        if node.children is None:
-            return  # symlinks and special files have nothing to stage
+        if node.children is None or node in self._walked:
+            return  # a special file; or a directory that several links name, or one within
+        self._walked.add(node)
         listing = await self._namespace.listings.whole(node)
         for start in range(0, len(listing), _NAMES_AT_ONCE):
             names = [listing[i] for i in range(start, min(start + _NAMES_AT_ONCE, len(listing)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         inherited=inherited.nodes,
         changed=changed,
         leaf_opened=storage.handles.leaves.opened,
+        mountpoint=os.fsencode(config.mountpoint),
         gone=(storage.learners.plans.forget, storage.sent_away.forget),
     )
     answers = Answers(namespace.silence, trio.current_time, ttl_s=ttl_s)

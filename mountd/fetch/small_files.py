@@ -21,7 +21,7 @@ from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.resolver import Ensured, Resolver
 from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
-from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.namespace import Namespace, Node, is_link
 
 
 def _always(_place: Place) -> bool:
@@ -63,18 +63,34 @@ class SmallFiles:
         for path in paths:
             head, _, name = path.rpartition(b"/")
             if not name or name in (b".", b"..") or b"\0" in path:
-                places.append(SourceError(errno.EINVAL, f"{path!r} names no file"))
+                places.append(SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} names no file"))
                 continue
             if head not in directories:
                 try:
-                    directories[head] = await self._namespace.lookups.resolve(head)
+                    directories[head] = await self._namespace.links.follow(head)
                 except HfsError as error:
                     directories[head] = error
             directory = directories[head]
             places.append(directory if isinstance(directory, HfsError) else (directory, name))
         found = [place for place in places if isinstance(place, tuple)]
         outcomes = iter(await self.stage(found, goal, push=push, wanted=wanted))
-        return [next(outcomes) if isinstance(place, tuple) else place for place in places]
+        staged = [next(outcomes) if isinstance(place, tuple) else place for place in places]
+        for number, (path, one) in enumerate(zip(paths, staged, strict=True)):
+            if isinstance(one, Small) and is_link(one.node):
+                staged[number] = await self._stage_named(path, goal, push=push, wanted=wanted)
+        return staged
+
+    async def _stage_named(
+        self, path: bytes, goal: Goal, *, push: bool, wanted: Callable[[Place], bool]
+    ) -> Small | HfsError | None:
+        """What a link names."""
+        try:
+            node = await self._namespace.links.follow(path)
+        except HfsError as error:
+            return error
+        if node.parent is None:
+            return SourceError(errno.EISDIR, path.decode("utf-8", "backslashreplace"))
+        return (await self.stage([(node.parent, node.name)], goal, push=push, wanted=wanted))[0]
 
     async def stage(
         self, places: Sequence[Place], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always

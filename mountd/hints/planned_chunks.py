@@ -71,7 +71,7 @@ class PlannedChunks:
         assert index is not None
         schedule, path = plan.schedule, plan.layout.path(number)
         try:
-            node = await self._namespace.lookups.resolve(path)
+            node = await self._namespace.links.follow(path)
             if node.version is None or node.version.size != plan.layout.file_size(number):
                 raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
             file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)

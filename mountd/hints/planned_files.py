@@ -97,7 +97,7 @@ class PlannedFiles:
         """A file is there, and what became of it is told to the schedule. Raises HfsError."""
         node, path, schedule = small.node, plan.layout.path(unit), plan.schedule
         if node.version is None:
-            raise SourceError(errno.EINVAL, f"{path!r} is no regular file")
+            raise SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} is no regular file")
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
         fetched = small.become is Become.FETCHED
         if not file.complete:

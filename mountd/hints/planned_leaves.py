@@ -82,7 +82,7 @@ class PlannedLeaves:
     async def _lend(self, path: bytes, lent: dict[bytes, Node]) -> None:
         """Have a directory lent; it goes into `lent` if it is."""
         with contextlib.suppress(HfsError):  # the usual way finds the fault
-            directory = await self._namespace.lookups.resolve(path)
+            directory = await self._namespace.links.follow(path)
             await self._pipeline.lend(directory)
             if directory.lent:
                 if len(self._lent) >= _MOST_LENT:

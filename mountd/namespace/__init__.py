@@ -7,6 +7,7 @@ questions, serves what was known while the source is silent, and never touches b
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.believing import Believing
 from hfs.mountd.namespace.journal import Inherited, Journal, open_journal
+from hfs.mountd.namespace.links import is_link
 from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
 from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall
@@ -35,6 +36,7 @@ __all__ = [
     "Xattrs",
     "by_any_name",
     "expire",
+    "is_link",
     "open_journal",
     "open_namespace",
     "pages_given",

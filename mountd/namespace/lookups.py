@@ -157,11 +157,13 @@ class Lookups:
     async def resolve(self, path: bytes) -> Node:
         """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
         if b"\0" in path:
-            raise SourceError(errno.EINVAL, f"{path!r}")
+            raise SourceError(errno.EINVAL, path.decode("utf-8", "backslashreplace"))
         node = self._nodes.root
         for name in filter(None, path.split(b"/")):
             if name in (b".", b".."):
-                raise SourceError(errno.EINVAL, f"{path!r}: . and .. are not resolved here")
+                raise SourceError(
+                    errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')}: . and .. are not resolved here"
+                )
             found = (await self.child(node, name)).node
             if found is None:
                 raise SourceError(errno.ENOENT, path.decode("utf-8", "backslashreplace"))

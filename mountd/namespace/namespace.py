@@ -5,6 +5,7 @@
     tree         what the source has shown               nodes      the nodes that are remembered, by id and version
     listings     the names in a directory                holds      what holds a node: the kernel, handles, work
     stat_ahead   which names will be looked up next      silence    whether the source answers
+    links        what a path names in the end
 
 This file only makes them and ties them together. Nothing in the room reads or writes bytes of files.
 """
@@ -25,6 +26,7 @@ from hfs.mountd.namespace.freshness import Freshness
 from hfs.mountd.namespace.inherited import inherit
 from hfs.mountd.namespace.journal import Journal, NodeFact
 from hfs.mountd.namespace.kept import KeptFiles, KeptNames
+from hfs.mountd.namespace.links import Links
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.lookups import Lookups
 from hfs.mountd.namespace.nodes.holds import NodeHolds
@@ -55,6 +57,7 @@ class Namespace:
     listings: Listings
     stat_ahead: StatAhead
     silence: Silence
+    links: Links
 
     @property
     def root(self) -> Node:
@@ -105,10 +108,10 @@ async def open_namespace(
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
+    mountpoint: bytes = b"/",
     leaf_opened: Callable[[Node, int], object] = lambda _node, _slot: None,
 ) -> Namespace:
-    """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError if the root
-    cannot be had.
+    """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError.
 
     `ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
     `names_at_most`: how many names are remembered besides those that the kernel holds; leaves are a quarter as large,
@@ -147,8 +150,9 @@ async def open_namespace(
         nodes.enter(root)
         nodes.note(root)
     holds = NodeHolds(nodes, names)
+    links = Links(nodes, lookups, source.metadata, mountpoint)
     return Namespace(
-        nodes, names, leaves, kept_names, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence
+        nodes, names, leaves, kept_names, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence, links
     )
 
 

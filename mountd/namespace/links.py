@@ -1,0 +1,80 @@
+"""Paths whose symbolic links are followed, as a job that opens them follows them: farms of links (git-annex, the
+snapshots of a hub, DVC) name their files so.
+
+A link that leads out of SOURCE, and one that names a place in SOURCE by its own path, are read by the job without the
+mount; of such a path an error says so. A link through the mountpoint's path counts as one below it. Event loop only.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+
+from hfs.mountd.base.errors import SourceError
+from hfs.mountd.namespace.lookups import Lookups
+from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.table import NodeTable
+from hfs.mountd.source import MetadataReader
+
+_MOST_LINKS = 40
+"""In one path, as for the kernel."""
+
+
+class Links:
+    """`mountpoint`: as jobs name the root."""
+
+    def __init__(self, nodes: NodeTable, lookups: Lookups, metadata: MetadataReader, mountpoint: bytes) -> None:
+        self._nodes = nodes
+        self._lookups = lookups
+        self._metadata = metadata
+        self._mountpoint = mountpoint
+
+    async def follow(self, path: bytes) -> Node:
+        """What `path`, relative to the root, names in the end. Raises SourceError, with ENOENT for a link that names
+        nothing, ELOOP, and EXDEV for one that leads elsewhere."""
+        names = path.split(b"/")
+        if b"\0" in path or b"." in names or b".." in names:
+            raise SourceError(errno.EINVAL, _shown(path))
+        places = [self._nodes.root]
+        links = 0
+        while names:
+            name = names.pop(0)
+            if name == b"..":
+                if len(places) == 1:
+                    raise SourceError(
+                        errno.EXDEV, f"{_shown(path)} leads out of SOURCE, where jobs read without the mount"
+                    )
+                places.pop()
+            if name in (b"", b".", b".."):
+                continue
+            node = (await self._lookups.child(places[-1], name)).node
+            if node is None:
+                raise SourceError(errno.ENOENT, _shown(path) + (", the end of a link" if links else ""))
+            if not is_link(node):
+                places.append(node)
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise SourceError(errno.ELOOP, _shown(path))
+            target = await self._metadata.readlink(places[-1].path, name)
+            if target.startswith(b"/"):
+                target = self._below(path, target)
+                places = places[:1]
+            names = target.split(b"/") + names
+        return places[-1]
+
+    def _below(self, path: bytes, target: bytes) -> bytes:
+        """An absolute target, relative to the root. Raises SourceError."""
+        if target == self._mountpoint or target.startswith(self._mountpoint.rstrip(b"/") + b"/"):
+            return target[len(self._mountpoint) :]
+        where = f"{_shown(path)} is a link to {_shown(target)}, which jobs read there and not through the mount"
+        raise SourceError(errno.EXDEV, f"{where} (a relative link below SOURCE would be read through it)")
+
+
+def is_link(node: Node) -> bool:
+    """A symbolic link."""
+    return stat.S_ISLNK(node.attributes.mode)
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace") or "."
