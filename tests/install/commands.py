@@ -84,8 +84,6 @@ def alone(use: Used) -> None:
     for script in ("prolog --config ./slurm.toml", "epilog", "job", "task"):
         name, _, words = script.partition(" ")
         assert use.here(f"hfs slurm {name}", words).startswith("#!/bin/bash"), script
-    use.here("hfs debug bundle", "-o ./bundle.tar.gz")
-    assert (use.folder / "bundle.tar.gz").stat().st_size
     use.here("hfs sweep", "--dry-run")
     use.here("hfs cache du", "--cache ./cache", codes=(0, 1, 2))
     use.here("hfs status", codes=(0, 1))
@@ -118,6 +116,8 @@ def mounted(use: Used) -> None:
         use("hfs refresh", "./mount")
         use("hfs why", "./mount")
         use.here("hfs doctor", codes=(0, 1, 3))
+        use.here("hfs debug bundle", "-o ./bundle.tar.gz ./mount")
+        assert (folder / "bundle.tar.gz").stat().st_size
         assert json.loads(use("hfs status", "--json ./mount"))["mountpoint"] == str(folder / "mount")
     finally:
         use("hfs umount", "./mount")

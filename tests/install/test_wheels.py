@@ -70,6 +70,7 @@ def test_the_client_wheel_wants_what_a_training_job_imports_and_the_daemon_as_an
     assert "Typing :: Typed" in found.get_all("Classifier", [])
 
 
+@pytest.mark.timeout(180)  # an environment and a dozen programs, 12 s of CPU
 def test_a_training_job_needs_nothing_but_the_client_wheel(wheel: Path, tmp_path: Path) -> None:
     """Imports, orders, layouts and codecs where there is no trio, pyfuse3 or torch; a mount says in a line what is
     missing."""
