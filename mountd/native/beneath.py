@@ -1,8 +1,9 @@
 """Opening directories strictly below another one: openat2(2) with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS.
 
 O_NOFOLLOW guards only the last component of a path; a directory that somebody swaps for a symlink while we walk would
-lead out of the source. Where the system call is missing or forbidden (old kernels, some container sandboxes) the path
-is walked one component at a time with O_NOFOLLOW, which promises the same and costs a system call a component. Blocks.
+lead out of the source. Where the system call is missing or forbidden (old kernels, some container sandboxes), or the
+path is too long for it, it is walked one component at a time with O_NOFOLLOW, which promises the same and costs a
+system call a component. Blocks.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import os
 from hfs.mountd.native.openat2 import BENEATH, NO_MAGICLINKS, NO_SYMLINKS, How, open_waiting
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MISSING = {errno.ENOSYS, errno.EPERM}
-"""EPERM: seccomp filters that predate openat2 answer so."""
+_WALKED = {errno.ENOSYS, errno.EPERM, errno.ENAMETOOLONG}
+"""EPERM: seccomp filters that predate openat2 answer so. ENAMETOOLONG: a path has 4095 bytes at most, a tree more."""
 
 _HOW = How(_DIRECTORY, BENEATH | NO_SYMLINKS | NO_MAGICLINKS)
 
@@ -30,7 +31,7 @@ def open_directory(root_fd: int, path: bytes) -> int:
         if fd >= 0:
             return fd
         number = -fd
-        if number in _MISSING:
+        if number in _WALKED:
             return _walk(root_fd, path)
         if number not in (errno.EINTR, errno.EAGAIN):  # EAGAIN: a rename raced with the walk (openat2(2))
             raise OSError(number, os.strerror(number), path)
