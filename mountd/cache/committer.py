@@ -68,6 +68,8 @@ class Committer:
         self._reclaim_queue = reclaim_queue
         self._held: dict[Version, list[WriteJob]] = {}
         """Written, and in doubt: neither outstanding nor in a group until they are believed."""
+        self._wrong: list[WriteJob] = []
+        """They are not, and somebody has their files open."""
         self._written: list[WriteJob] = []
         self._latest: dict[tuple[int, int], WriteJob] = {}
         """By object and chunk. One that was given up and put again while it waits here is that of its last put alone:
@@ -146,9 +148,11 @@ class Committer:
         self._tell()
 
     def disbelieve(self, version: Version) -> None:
-        """It is not, or nobody will ever know: none of it is committed."""
+        """It is not, or nobody will ever know: none of it is committed. Who has it open goes on with it: see
+        `ReclaimQueue.settled`."""
         jobs = self._held.pop(version, [])
-        self._give_up(jobs)
+        self._give_up([job for job in jobs if not job.file.pins])
+        self._wrong = [job for job in self._wrong + jobs if job.file.pins]
         for job in jobs:
             job.file.unsettled -= 1
             self._reclaim_queue.settled(job.file)
@@ -158,6 +162,7 @@ class Committer:
         """The end: what is still in doubt will not be looked at again."""
         for version in list(self._held):
             self.disbelieve(version)
+        self._give_up(self._wrong)
 
     async def wait_believed(self, version: Version) -> None:
         """Until nothing that was written of this version is in doubt."""

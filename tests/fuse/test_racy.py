@@ -181,3 +181,31 @@ def test_what_was_written_long_ago_is_read_once(tmp_path: Path, slow_source: Slo
             hfs.umount()
             slow.close()
             loop.umount(tmp_path / "backing")
+
+
+def test_what_was_read_within_a_tick_stays_with_its_handle(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """Also when its name is another file's at once, somebody opens that, and the pages of the first have gone."""
+    backing = tmp_path / "backing"
+    write(backing, 1)
+    source = slow_source(backing, "none", *COARSE)
+    hfs = hfs_mount(source.path, "-o", "ttl=0.1")
+    files = {name: os.open(hfs.path / name, os.O_RDONLY) for name in SIZES}
+    try:
+        for name, size in SIZES.items():
+            assert os.pread(files[name], size, 0) == pattern(1, 0, size)
+        write(backing / "new", 2)
+        for name in SIZES:
+            (backing / "new" / name).rename(backing / name)
+        settled(hfs)
+        while read(hfs.path) != expected(2):
+            pass
+        for name, size in SIZES.items():
+            os.posix_fadvise(files[name], 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(files[name], size, 0) == pattern(1, 0, size)
+    finally:
+        for file in files.values():
+            os.close(file)
+    settled(hfs)
+    assert read(hfs.path) == expected(2)

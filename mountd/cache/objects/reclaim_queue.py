@@ -94,7 +94,9 @@ class ReclaimQueue:
         self.retire_if_empty(file)
         if file.object_id is None or file.busy:
             return
-        if file.superseded:
+        if file.superseded and not file.has_row:
+            self.give_up(file, list(file.present))  # it was open when it was found wrong
+        elif file.superseded:
             self.evict(file.object_id, file.version)
         elif not file.present and file.object_id not in self.evictions:
             self.evict(file.object_id, file.version)

@@ -91,3 +91,48 @@ def test_the_end_does_not_wait_for_what_is_in_doubt(tmp_path: Path) -> None:
 
     run(main)
     assert run(verify, str(tmp_path)) == 0
+
+
+def test_what_was_wrong_stays_with_who_has_it_open(tmp_path: Path) -> None:
+    """What arrives late as well. Nobody else gets it, and nothing of it is left when the last has closed it."""
+
+    async def main() -> None:
+        doubts = Doubts()
+        async with healthy_staging(tmp_path, trust=doubts) as staging:
+            version = version_of(1, SIZE)
+            doubts.held.add(version)
+            file = await stage(staging, 1, SIZE)
+            staging.files.pin(file)
+            staging.files.pin(file)
+            doubts.held.clear()
+            doubts.wrong.add(version)
+            staging.committer.disbelieve(version)
+            await staging.files.supersede(version)
+            await staging.reclaimer.wait_idle()
+            staging.files.unpin(file)
+            await staging.reclaimer.wait_idle()
+            check(1, 0, await staging.reader.read(file, Extent(0, file.size)))
+            assert await rows(staging) == []
+            staging.files.unpin(file)
+            await staging.reclaimer.wait_idle()
+            assert not file.present
+            assert staging.statistics().room_bytes == 0
+        assert object_names(str(tmp_path)) == set()
+
+    run(main)
+
+
+def test_what_was_wrong_and_is_open_at_the_end_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        doubts = Doubts()
+        async with healthy_staging(tmp_path, trust=doubts) as staging:
+            version = version_of(1, SIZE)
+            doubts.held.add(version)
+            file = await stage(staging, 1, SIZE)
+            staging.files.pin(file)
+            doubts.wrong.add(version)
+            staging.committer.disbelieve(version)
+        assert object_names(str(tmp_path)) == set()
+
+    run(main)
+    assert run(verify, str(tmp_path)) == 0
