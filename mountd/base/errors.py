@@ -7,6 +7,7 @@
      |   `- CacheFormatError   the cache directory was written by a newer hfs
      |- SourceError            the source answered with an errno: it reaches the reader as it is
      |   `- SourceTimeout      it did not answer within its time limit
+     |       `- SourceAway     it answered that it is not there: what is known of it goes on being served
      |- VersionChanged         the bytes asked for belong to a version that the source no longer has
      |- StagingError           the cache disk or its index failed: never reaches a reader
      `- Interrupted            the reader was killed while it waited: nobody hears the answer
@@ -57,6 +58,13 @@ class SourceTimeout(SourceError):
 
     def __init__(self, what: str) -> None:
         super().__init__(errno.EIO, what)
+
+
+class SourceAway(SourceTimeout):
+    """The source says by `number` that it cannot be reached, or not in full: as good as no answer, and at once."""
+
+    def __init__(self, number: int, what: str) -> None:
+        SourceError.__init__(self, number, what)
 
 
 class VersionChanged(HfsError):

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 
 import trio
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.base.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, is_refusal
@@ -43,6 +43,16 @@ _TRANSIENT = frozenset(
     {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENOMEM}
 )
 """What a failover or a lost lease of Lustre, GPFS or NFS answers for a moment, and a kernel that reclaims memory."""
+
+_AWAY = frozenset(
+    {
+        *(errno.ENOTCONN, errno.ESHUTDOWN, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ETIMEDOUT, errno.ENOLINK),
+        *(errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EKEYEXPIRED, errno.ENOKEY),
+    }
+)
+"""What is answered for names and attributes by a client whose server, connection, root or ticket has gone. Of a name
+that is not there, or may not be looked up, other numbers speak."""
 
 _BACKOFF_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Five tries more, 1.6 s in all. A reader of the source itself would have had the error at once; a moment's patience
@@ -127,7 +137,8 @@ class SourceThreads:
                 if number not in _TRANSIENT or pause_s is None or trio.current_time() + pause_s >= deadline:
                     if number in _TRANSIENT:
                         self._metrics.add("source_errors")
-                    raise SourceError(number, what) from error
+                    is_away = pool == "metadata" and number in _AWAY
+                    raise (SourceAway if is_away else SourceError)(number, what) from error
             self._metrics.add("source_retries")
             await trio.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
