@@ -206,6 +206,8 @@ class Warming:
         if is_link(node):
             node = await self._namespace.links.follow(node.path)
         if node.version is not None:
+            if await self._nodes.gives_bytes(node):
+                raise SourceError(errno.EIO, "it gives more bytes than it says: it is read as it is, and not cached")
             self._work.found(node.attributes.size)
             self._room.walked(*await self._nodes.lacks_bytes(node))
             await send.send(node)

@@ -55,6 +55,10 @@ class NodeStaging:
         """Up to now."""
         return self._fetched_bytes + sum(entry.fetched_bytes() for entry in self._begun)
 
+    async def gives_bytes(self, node: Node) -> bool:
+        """As that of `Unsized`."""
+        return await self._resolver.unsized.gives_bytes(node)
+
     def is_small(self, node: Node) -> bool:
         """It is fetched with others."""
         # One that is open is read through the page cache, and soon.

@@ -25,6 +25,7 @@ from hfs.mountd.fetch import (
     SmallFileLookups,
     SmallFiles,
     SmallPipeline,
+    Unsized,
 )
 from hfs.mountd.files import IoMode
 from hfs.mountd.hints import (
@@ -90,7 +91,7 @@ def fetching(
     reservation = SpaceReservation(storage.learners.plans, cache, metrics, held_bytes, basics.workers.run_sync)
     plans = FollowedPlans(storage.learners.plans, reservation, storage.plan_changes, held, metrics)
     misses = Misses(cache, plans, history, storage.queue)
-    resolver = Resolver(cache, held, fetcher, owners, misses, storage.queue)
+    resolver = Resolver(cache, held, fetcher, owners, misses, storage.queue, Unsized(source, fetcher))
     lookups = SmallFileLookups(namespace, cache, resolver, owners, limit_bytes=min(SMALL_BYTES, config.chunk_bytes))
     batches = BatchReader(namespace, cache, fetcher, pusher, source, buffers, lookups, metrics)
     return Fetching(

@@ -27,6 +27,7 @@ from hfs.mountd.fetch.small_files_demand import SmallDemand
 from hfs.mountd.fetch.small_pipeline import SmallPipeline, Staged
 from hfs.mountd.fetch.status import FetchStatus
 from hfs.mountd.fetch.stepping_back import SteppingBack
+from hfs.mountd.fetch.unsized import Unsized
 
 __all__ = [
     "BATCH_FILES",
@@ -65,4 +66,5 @@ __all__ = [
     "SmallPipeline",
     "Staged",
     "SteppingBack",
+    "Unsized",
 ]

@@ -28,6 +28,7 @@ from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.misses import Misses
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.fetch.unsized import Unsized
 from hfs.mountd.namespace import Node
 from hfs.policies.geometry import Extent
 from hfs.policies.iomode import SMALL_BYTES
@@ -68,6 +69,7 @@ class Resolver:
         owners: Owners,
         misses: Misses,
         queue: PrefetchQueue,
+        unsized: Unsized,
     ) -> None:
         self._cache = cache
         self._held = held
@@ -75,6 +77,7 @@ class Resolver:
         self._owners = owners
         self._misses = misses
         self._queue = queue
+        self.unsized = unsized
         # For answers that are given before anything else happens.
         self._buffer = memoryview(bytearray(SMALL_BYTES))
 

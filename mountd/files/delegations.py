@@ -148,7 +148,7 @@ class Delegations:
         node, file = handle.node, handle.file
         if not self._plane.runs or file.delegation is not None or node.delegation is not None or not file.complete:
             return False
-        if node.stale or node.retired or node.opens or not node.lookups:
+        if node.stale or node.retired or node.opens or not node.lookups or node.gives_bytes:
             return False
         small = file.size <= min(SMALL_BYTES, file.chunk_bytes)  # of a large one each reader's reads have a pattern
         is_here = handle.backing_id is not None or (small and (node.pushed or not file.size))

@@ -77,6 +77,11 @@ class IoMode:
         return self.choice.mode == "stateless"
 
     @property
+    def may_be_stateless(self) -> bool:
+        """The same sooner or later."""
+        return self.stateless or (not self.choice.final and self._stateless_missing is None)
+
+    @property
     def passes_files(self) -> bool:
         """Staged files are passed through in this mount."""
         return self.choice.mode == "passthrough"

@@ -56,6 +56,11 @@ class OpenModes:
         """Opens are not to be answered: the kernel reads without handles."""
         return self._io_mode.stateless
 
+    @property
+    def may_be_stateless(self) -> bool:
+        """They may be so sooner or later."""
+        return self._io_mode.may_be_stateless
+
     def opening(self, node: Node, file: StagedFile) -> None:
         """A file is about to be opened: the mode of the mount may follow from it. One that is opened again says nothing
         new."""

@@ -55,6 +55,8 @@ class Opening:
         if node.version is None or not self._namespace.freshness.is_fresh_nowait(node):
             return None
         file = self._cache.files.get_nowait(node.version, node.path)
+        if node.gives_bytes is not False:
+            return None
         passes = self._modes.passes_nowait(node, file) if file is not None else None
         if file is None or passes is None:
             return None
@@ -82,6 +84,7 @@ class Opening:
         if again is not None and self._handles.has_file(again):
             return again, self._handles.file(again).backing_id
         await self._namespace.freshness.fresh(node)
+        await self._small.gives_bytes(node)
         path = node.path
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
         self._modes.opening(node, file)
@@ -128,6 +131,16 @@ class Opening:
     def stateless(self) -> bool:
         """Opens are not to be answered: the kernel reads without handles."""
         return self._modes.stateless
+
+    async def see_unopened(self, node: Node) -> None:
+        """Somebody is about to read it, perhaps without an open. Raises SourceError where that would give nothing of
+        what it has."""
+        if self.stateless and await self._small.gives_bytes(node):
+            raise SourceError(errno.EIO, f"{node.path!r} gives more bytes than it says")
+
+    def is_tried(self, node: Node) -> bool:
+        """The kernel may read it without asking us for attributes."""
+        return node.gives_bytes is False or not self._modes.may_be_stateless
 
     def let_go(self) -> None:
         """Forget all open files: a kernel that opens without asking does not tell of any close, nor of those before.

@@ -53,7 +53,7 @@ class ReadPath:
         file = handle.file
         extent = clamp(offset, size, file.size)
         if not extent.size:
-            return b""
+            return b"" if file.size else None
         found = self._resolver.peek(file, extent)
         if found is None:
             return None
@@ -70,6 +70,8 @@ class ReadPath:
         Raises SourceError, and VersionChanged for bytes that only a version the source no longer has could give.
         """
         file = handle.file
+        if not file.size:  # the kernel asks for bytes of it where it was told to ask always
+            return await self._resolver.unsized.read(handle.node, offset, size)
         extent = clamp(offset, size, file.size)
         if not extent.size:
             return b""

@@ -29,6 +29,10 @@ class SmallOpens:
         self._io_mode = io_mode
         self._queue = queue
 
+    async def gives_bytes(self, node: Node) -> bool:
+        """As that of `Unsized`."""
+        return await self._resolver.unsized.gives_bytes(node)
+
     async def push(self, node: Node, file: StagedFile) -> None:
         """Have the bytes of a file of one chunk in the page cache, for an open that is not answered yet.
 

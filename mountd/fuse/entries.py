@@ -39,6 +39,7 @@ class EntryReplies:
         if not node.opens:  # who has it open keeps its version; who comes by its name has just looked that up
             await self._namespace.freshness.revalidate(node)
         await self._permissions.learn(node)
+        await self._opening.see_unopened(node)
         entry = self.entry(node, node.expires_s)
         if node.id == ROOT_ID:
             entry.st_ino = node.attributes.inode  # here it is only what stat(2) shows: the root has no other name
@@ -55,6 +56,8 @@ class EntryReplies:
         # If it is not known who may come here, the kernel asks once more before it lets anybody in.
         known = self._permissions.is_known_nowait(node)
         entry.entry_timeout = entry.attr_timeout = self._namespace.freshness.valid_s(expires_s) if known else 0.0
+        if not self._opening.is_tried(node):
+            entry.attr_timeout = 0.0
         return entry
 
 

@@ -69,6 +69,8 @@ class FastHandlers:
         node = dentry.node
         if node is None:
             return (0, 0, None, valid_s) if valid_s else errno.ENOENT
+        if not self._opening.is_tried(node):
+            return None
         namespace.holds.referenced(node)
         if not self._permissions.is_known_nowait(node):
             valid_s = 0.0
@@ -83,6 +85,8 @@ class FastHandlers:
             return None
         valid_s = namespace.freshness.valid_s(node.expires_s)
         if not (node.opens or (valid_s and not node.stale)) or not self._permissions.is_known_nowait(node):
+            return None
+        if not self._opening.is_tried(node):
             return None
         return node_id, namespace.nodes.shown_inode(node), self._shown(node), valid_s
 

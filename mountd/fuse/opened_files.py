@@ -61,7 +61,8 @@ class FileReplies:
         number, backing_id = await self._opening.open(node, asker[2], unique)
         if backing_id is not None:
             fastpath.answer_with_backing(number, backing_id)
-        return pyfuse3.FileInfo(fh=number, keep_cache=backing_id is None)
+        direct = bool(node.gives_bytes)
+        return pyfuse3.FileInfo(fh=number, keep_cache=backing_id is None and not direct, direct_io=direct)
 
     async def read(self, number: int, offset: int, size: int) -> bytes | bytearray | memoryview:
         """The bytes of `[offset, offset + size)` that the file has. Raises SourceError, EIO for fewer."""
@@ -72,9 +73,9 @@ class FileReplies:
             await self._opening.adopt(number)
             handle = self._handles.file(number)
         # A file that is wholly staged comes from the cache disk, whatever the source does.
-        with self._interrupts.waiting((0, 0) if handle.file.complete else (token, thread_id)):
+        with self._interrupts.waiting((0, 0) if handle.file.complete and handle.file.size else (token, thread_id)):
             data = await self._read_path.read(handle, offset, size)
-        if len(data) != clamp(offset, size, handle.file.version.size).size:
+        if handle.file.size and len(data) != clamp(offset, size, handle.file.size).size:
             self._metrics.add("short_replies")
             raise SourceError(errno.EIO, f"{len(data)} bytes for a read of {size} at {offset}")
         if token:

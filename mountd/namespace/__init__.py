@@ -10,7 +10,7 @@ from hfs.mountd.namespace.journal import Inherited, Journal, open_journal
 from hfs.mountd.namespace.links import is_link
 from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
 from hfs.mountd.namespace.nodes.links import by_any_name
-from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall
+from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall, tried
 from hfs.mountd.namespace.nodes.table import ROOT_ID
 from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
 from hfs.mountd.namespace.refreshing import Refreshed, Refreshing
@@ -44,5 +44,6 @@ __all__ = [
     "place_of",
     "recall",
     "seconds",
+    "tried",
     "wanted_by",
 ]

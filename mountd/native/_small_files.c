@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { MAX_FILES = 256, PAGE = 4096 };
@@ -65,12 +66,12 @@ static int read_one(struct one *f, char *into, size_t room, size_t limit, int ca
     f->status = ATTRIBUTES_ONLY;
     if (!S_ISREG(f->attributes.stx_mode) || size > limit) return 1;
     if (size > room) return 0;
-    while (done < size) {
-        ssize_t got = pread(f->fd, into + done, size - done, done);
-        if (got < 0) return f->status = errno, 1;
-        if (got == 0) return f->status = CHANGED, 1; /* it ends before its size says so */
-        done += got;
+    for (ssize_t got = 1; got && done <= size; done += got) { /* to the end, wherever that is */
+        char behind;
+        struct iovec parts[] = {{into + done, size - done}, {&behind, 1}};
+        if ((got = preadv(f->fd, parts, 2, done)) < 0) return f->status = errno, 1;
     }
+    if (done != size) return f->status = CHANGED, 1;
     if (statx(f->fd, "", AT_EMPTY_PATH, IDENTITY, &after) != 0) return f->status = errno, 1;
     f->status = same(&f->attributes, &after) ? WHOLE : CHANGED;
     return 1;

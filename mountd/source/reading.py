@@ -1,13 +1,18 @@
 """Reading one file of the source, a large request at a time: open beneath its directory, look, read, look again.
 
 What is looked for is the version: bytes that may be of two of them are never returned, nor those of a file on another
-file system, mounted there since. O_DIRECT for files of several chunks where the source takes it, since a buffered 8 MiB
-read reaches a FUSE or network source as 128 KiB requests.
+file system, mounted there since. Who reads the end of a file looks behind it too: one that has more bytes than it says
+(documents that are made when they are read, files that are decompressed) would be cut. One that says that it has none
+(procfs and its like) is read as it is, again each time.
+O_DIRECT for files of several chunks where the source takes it, since a buffered 8 MiB read reaches a FUSE or network
+source as 128 KiB requests.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import logging
 import mmap
 import os
 import stat
@@ -17,7 +22,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.errors import SourceError, VersionChanged
 from hfs.mountd.base.version import Version
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.native.statx import identity, place
@@ -26,6 +31,8 @@ from hfs.mountd.source.doubts import Doubts, Seen
 from hfs.mountd.source.file_systems import FileSystems
 from hfs.mountd.source.threads import SourceThreads
 from hfs.policies.geometry import Extent
+
+log = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
 """What O_DIRECT wants of offset, length and memory everywhere we know of."""
@@ -47,6 +54,8 @@ class Done(NamedTuple):
     """When it began, by time.monotonic_ns."""
     digest: int | None
     """xxh3_64 of its bytes, where the tick of their ctime may not have been over by then."""
+    more: bool
+    """There are bytes behind the end that the file says."""
 
 
 class FileReader:
@@ -77,6 +86,9 @@ class FileReader:
         self._last_ends: OrderedDict[Version, int] = OrderedDict()
         self._sparse: tuple[Version, bool] | None = None
         """Whether the file that was asked about last has holes."""
+        self.wrong_sizes = 0
+        """Reads of files that have more bytes than they say."""
+        self._told = False
 
     async def read(
         self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
@@ -99,6 +111,9 @@ class FileReader:
             into,
             directory=directory,
         )
+        if done.more:
+            self._tell(directory, name, version)
+            raise SourceError(errno.EIO, f"{show(directory, name)} gives more bytes than it says")
         if done.digest is not None:
             self._doubts.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
         self._metrics.add("source_opens", done.opened)
@@ -113,6 +128,54 @@ class FileReader:
         self._metrics.add("source_reads")
         self._metrics.add("source_read_bytes", extent.size)
         return digest
+
+    async def gives_bytes(self, directory: bytes, name: bytes, version: Version) -> bool:
+        """Whether a file that says that it has no bytes gives some. Raises as `read`."""
+        what = f"look into {show(directory, name)}"
+        got: bytes = await self._threads.call(
+            "demand", what, self._read_unsized, directory, name, version, 0, 1, True, directory=directory
+        )
+        if got:
+            self._tell(directory, name, version)
+        return bool(got)
+
+    async def read_unsized(self, directory: bytes, name: bytes, version: Version, offset: int, size: int) -> bytes:
+        """What such a file gives there just now; fewer bytes only at its end. Raises as `read`."""
+        what = f"read of {show(directory, name)} at {offset}"
+        got: bytes = await self._threads.call(
+            "demand", what, self._read_unsized, directory, name, version, offset, size, False, directory=directory
+        )
+        self._metrics.add("source_opens")
+        self._metrics.add("source_reads")
+        self._metrics.add("source_read_bytes", len(got))
+        return got
+
+    def _read_unsized(
+        self, directory: bytes, name: bytes, version: Version, offset: int, size: int, is_look: bool
+    ) -> bytes:
+        fd = self._open(directory, name, version, direct=False)
+        try:
+            if is_look:
+                self._check(fd, version)
+            elif identity(fd)[1:3] != version[1:3]:  # its times may be those of its last read
+                raise VersionChanged("the file has changed at the source")
+            parts, done = [], 0
+            while done < size and (part := os.pread(fd, size - done, offset + done)):
+                parts.append(part)
+                done += len(part)
+            if is_look:
+                self._check(fd, version)  # it may be growing
+            return b"".join(parts)
+        finally:
+            os.close(fd)
+
+    def _tell(self, directory: bytes, name: bytes, version: Version) -> None:
+        """Of files that have more bytes than they say, counted, and the first named."""
+        self.wrong_sizes += 1
+        if not self._told:
+            self._told = True
+            what = "is read as it is, and not cached" if not version.size else "cannot be read to its end"
+            log.warning("%s gives more than the %d bytes it says: it %s", show(directory, name), version.size, what)
 
     def is_over(self, version: Version, at_ns: int) -> bool:
         """Whether the tick of its ctime was over at `at_ns` (time.monotonic_ns), for all that is known now."""
@@ -151,13 +214,14 @@ class FileReader:
                 fd, opened = buffered, opened + 1
                 self._check(fd, version)
                 reads = self._fill(fd, extent, into)
+            more = extent.end == version.size and self._has_more(fd, version.size)
             self._check(fd, version)
             keep = large
             if not large or not self.direct:
                 # Read once and staged: these pages would only push out others.
                 os.posix_fadvise(fd, extent.start, extent.size, os.POSIX_FADV_DONTNEED)
             digest = None if is_over else xxhash.xxh3_64_intdigest(into[: extent.size])
-            return Done(opened, reads, at_ns, digest)
+            return Done(opened, reads, at_ns, digest, more)
         finally:
             if keep:
                 self._idle_files.keep(version, fd)
@@ -213,12 +277,18 @@ class FileReader:
                 # The file ends before its size says so: it shrank, or the client's attributes are old. The next try
                 # opens it anew and will see which.
                 raise OSError(errno.EIO, "the file ends early")
+            if done + got < wanted and (done + got) % _PAGE_BYTES and _is_direct(fd):
+                got -= (done + got) % _PAGE_BYTES  # a short read must be taken up at a page
+                if got <= 0:
+                    raise OSError(errno.EINVAL, "the source gives less than a page at a time")
             done += got
-            if done < wanted and done % _PAGE_BYTES:
-                done -= done % _PAGE_BYTES  # a short read must be taken up at a page for O_DIRECT
-                if got < _PAGE_BYTES:
-                    raise OSError(errno.EIO, "the source gives less than a page at a time")
         return reads
+
+    def _has_more(self, fd: int, size: int) -> bool:
+        """Whether there are bytes behind the end that the file says."""
+        begin = size - size % _PAGE_BYTES if _is_direct(fd) else size
+        with mmap.mmap(-1, _PAGE_BYTES) as room:
+            return os.preadv(fd, [room], begin) > size - begin
 
     def _open(self, directory: bytes, name: bytes, version: Version, *, direct: bool) -> int:
         """A descriptor of a file on the file system of `version`: on another one, mounted there since, there may be a
@@ -249,3 +319,7 @@ class FileReader:
         mode, inode, size, mtime_ns, ctime_ns = identity(fd)
         if not stat.S_ISREG(mode) or (inode, size, mtime_ns, ctime_ns) != version[1:]:
             raise VersionChanged("the file has changed at the source")
+
+
+def _is_direct(fd: int) -> bool:
+    return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)

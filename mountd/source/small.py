@@ -236,12 +236,13 @@ def _read_one(
             return -1, attributes
         if attributes.size > len(into):
             return None
-        done = 0
-        while done < attributes.size:
-            got = os.preadv(fd, [into[done : attributes.size]], done)
-            if got == 0:
-                return -2, attributes  # it ends before its size says so
+        done, behind = 0, bytearray(1)
+        while got := os.preadv(fd, [into[done : attributes.size], behind], done):  # to the end, wherever that is
             done += got
+            if done > attributes.size:
+                break
+        if done != attributes.size:
+            return -2, attributes
         before = (attributes.mode, attributes.inode, attributes.size, attributes.mtime_ns, attributes.ctime_ns)
         same = identity(fd) == before  # a time that no version can hold is never the same
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -31,6 +31,7 @@ class SourceStatus:
                 **{name: metrics["source_" + name] for name in (*_COUNTED, *_LARGE)},
                 "direct": source.files.direct,
                 "in_doubt": len(source.doubts),
+                "wrong_sizes": source.files.wrong_sizes,
                 "absolute_links": source.metadata.absolute_link_count,
                 "absolute_links_named": list(source.metadata.absolute_links),
             },

@@ -1,4 +1,5 @@
-// A clock of its own: time stamps as a file system shows them whose clock is off, or that keeps whole seconds.
+// A clock of its own: time stamps as a file system shows them whose clock is off, or that keeps whole seconds. And sizes
+// that are smaller than what is there.
 #include "slowfs.h"
 
 static void show(struct timespec *time) {
@@ -15,4 +16,5 @@ void stamp(struct stat *st) {
     show(&st->st_atim);
     show(&st->st_mtim);
     show(&st->st_ctim);
+    if (S_ISREG(st->st_mode)) st->st_size -= st->st_size * (off_t)setting[HIDDEN_PERCENT] / 100;
 }

@@ -18,8 +18,9 @@ size_t write_report(char *text) {
     for (int i = 0; i < KINDS; i++) PUT("\"%s_us\": %" PRIu64 ", ", kind_name[i], setting[i]);
     PUT("\"shared_bps\": %" PRIu64 ", \"stream_bps\": %" PRIu64 ", \"inflight\": %" PRIu64 ", \"spindles\": %" PRIu64 ", \"seek_us\": %" PRIu64,
         setting[SHARED_BPS], setting[STREAM_BPS], setting[INFLIGHT], setting[SPINDLES], setting[SEEK_US]);
-    PUT(", \"stamp_ms\": %" PRIu64 ", \"clock_ahead_s\": %" PRIu64 ", \"clock_behind_s\": %" PRIu64 "}}\n",
-        setting[STAMP_MS], setting[CLOCK_AHEAD_S], setting[CLOCK_BEHIND_S]);
+    PUT(", \"stamp_ms\": %" PRIu64 ", \"clock_ahead_s\": %" PRIu64 ", \"clock_behind_s\": %" PRIu64
+        ", \"hidden_percent\": %" PRIu64 ", \"read_most\": %" PRIu64 "}}\n", setting[STAMP_MS], setting[CLOCK_AHEAD_S],
+        setting[CLOCK_BEHIND_S], setting[HIDDEN_PERCENT], setting[READ_MOST]);
     return n;
 }
 

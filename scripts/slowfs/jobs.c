@@ -114,6 +114,7 @@ static ssize_t execute_on(struct job *job, struct node *node, int fd, char **dat
     default: break;
     }
     size_t size = job->kind == READLINK ? PATH_MAX : job->size;
+    if (job->kind == READ && setting[READ_MOST] && size > setting[READ_MOST]) size = setting[READ_MOST];
     if (!(*data = buffer_of(size))) return -ENOMEM;
     switch (job->kind) {
     case READDIR: return list(job, handle, *data, units);

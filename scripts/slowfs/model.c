@@ -47,6 +47,8 @@ bool set(const char *key, const char *text) {
     if (!strcmp(key, "stamp_ms")) index = STAMP_MS;
     if (!strcmp(key, "clock_ahead_s")) index = CLOCK_AHEAD_S;
     if (!strcmp(key, "clock_behind_s")) index = CLOCK_BEHIND_S;
+    if (!strcmp(key, "hidden_percent") && value <= 100) index = HIDDEN_PERCENT;
+    if (!strcmp(key, "read_most")) index = READ_MOST;
     if (!strcmp(key, "inflight") && value >= 1 && value <= INFLIGHT_LIMIT) index = INFLIGHT;
     if (index >= 0) setting[index] = value;
     return index >= 0;

@@ -136,6 +136,7 @@ int open_handle(struct node *node, int node_fd, bool directory, struct fuse_file
         return free(handle), error;
     }
     stamp(&st); // a client knows no other times
+    fi->direct_io = !directory && (setting[HIDDEN_PERCENT] || setting[READ_MOST]); // else the kernel would cut
     handle->fd = fd;
     pthread_mutex_init(&handle->dir_lock, NULL);
     fi->fh = (u64)handle;

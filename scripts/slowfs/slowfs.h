@@ -23,7 +23,7 @@ typedef uint64_t u64;
 
 // ---- model.c: settings, counters, and what an operation costs ----
 enum kind { LOOKUP, GETATTR, OPENDIR, READDIR, OPEN, READ, RELEASE, GETXATTR, READLINK, STATFS, KINDS };
-enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, SPINDLES, SEEK_US, STAMP_MS, CLOCK_AHEAD_S, CLOCK_BEHIND_S, SETTINGS }; // before these: a latency in us for each kind
+enum { SHARED_BPS = KINDS, STREAM_BPS, INFLIGHT, SPINDLES, SEEK_US, STAMP_MS, CLOCK_AHEAD_S, CLOCK_BEHIND_S, HIDDEN_PERCENT, READ_MOST, SETTINGS }; // before these: a latency in us for each kind
 extern const char *const kind_name[KINDS];
 extern _Atomic u64 setting[SETTINGS];
 extern _Atomic u64 ops[KINDS], latency_us[KINDS], read_bytes, read_ordered, readdir_names, transfer_us, faults_struck,
@@ -81,7 +81,7 @@ int open_handle(struct node *node, int node_fd, bool directory, struct fuse_file
 void close_handle(struct handle *handle);
 
 // ---- clock.c: a clock of its own ----
-void stamp(struct stat *st); // its times as this file system shows them
+void stamp(struct stat *st); // its times, and its size, as this file system shows them
 
 // ---- jobs.c: requests on their way ----
 struct job {

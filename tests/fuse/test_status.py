@@ -21,7 +21,7 @@ STATUS_KEYS = {
     "opens": "cached passed anew stateless",
     "source": (
         "path id file_systems reads bytes opens stats listings errors retries abandoned large_reads "
-        "large_read_bytes large_reads_ordered direct in_doubt absolute_links absolute_links_named"
+        "large_read_bytes large_reads_ordered direct in_doubt wrong_sizes absolute_links absolute_links_named"
     ),
     "peers": "mode reason reads read_bytes misses faults served served_bytes refused_busy",
     "reads": "staged flight source bypass alone",

@@ -26,6 +26,7 @@ class Node:
         "children",
         "delegation",
         "expires_s",
+        "gives_bytes",
         "holds",
         "id",
         "lent",
@@ -73,6 +74,8 @@ class Node:
         """What else the source has said of it. Known to `answers` alone."""
         self.without_acl = False
         """This version of the file was seen to have no ACL: a change of it moves the ctime."""
+        self.gives_bytes: bool | None = None if version is not None and not version.size else False
+        """It says that it has no bytes, and gives some; None: that was not tried."""
         self.changes = False
         """Of a directory: names in it have come or gone, so what is known of others may be older than it is."""
         self.lent = False
@@ -171,6 +174,11 @@ def recall(node: Node) -> None:
     """Opens of `node` come to us again: what they are answered by is about to change."""
     if node.delegation is not None:
         node.delegation.recall()
+
+
+def tried(node: Node, gives_bytes: bool) -> None:
+    """It is known whether `node`, which says that it has no bytes, gives some."""
+    node.gives_bytes = gives_bytes
 
 
 def pages_given(node: Node) -> None:

@@ -168,6 +168,8 @@ static void leaf_entry(const struct leaf_facts *facts, int64_t now_ns, struct fu
     *entry = (struct fuse_entry_out){.nodeid = facts->id};
     entry->entry_valid = entry->attr_valid = (uint64_t)(valid_ns / 1000000000);
     entry->entry_valid_nsec = entry->attr_valid_nsec = (uint32_t)(valid_ns % 1000000000);
+    /* Where it is read without an open, whoever reads it asks first: it may have bytes for all it says. */
+    if (!facts->seen.size) entry->attr_valid = entry->attr_valid_nsec = 0;
     fill(&entry->attr, &facts->seen);
 }
 

@@ -73,6 +73,7 @@ struct file { /* one of the source */
     struct seen seen;
     char *data; /* from buffer_take; NULL: none */
     uint64_t checksum, number; /* of the object that has them; 0: none is known */
+    int is_empty; /* it has no bytes, and not only says so */
 };
 
 extern struct source_counts { /* what the source was asked for; atomic */
@@ -80,8 +81,7 @@ extern struct source_counts { /* what the source was asked for; atomic */
 } source_counts;
 
 int source_look(struct lent *lent, const char *name, struct file *file);
-/* SOURCE_OK: its data are the caller's; NULL of one that has no bytes, or is not small, or whose
- * bytes an object has. */
+/* SOURCE_OK: its data are the caller's; NULL of one that is empty, or is not small, or whose bytes an object has. */
 int source_fetch(struct lent *lent, const char *name, struct file *file);
 int source_is_available(void); /* 0: built without the checksum */
 uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */

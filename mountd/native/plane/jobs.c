@@ -239,7 +239,7 @@ static int enter(struct job *job, struct file *file, struct content **held) {
     if (owned_has(job->key)) return SOURCE_PYTHONS;
     int error = lent_enter(job->lent, put_leaf, &putting);
     if (error && error != EEXIST) return SOURCE_PYTHONS;
-    if (!file->data && !file->number && file->seen.size) return 0; /* looked at */
+    if (!file->data && !file->number && !file->is_empty) return 0; /* looked at */
     struct content_facts facts = {putting.leaf, file->number, file->seen.size, job->is_demand};
     error = contents_put(&facts, file->data, held);
     if (error == EEXIST) error = contents_refill(&facts, file->data, held);

@@ -322,7 +322,7 @@ static struct leaf *hold_id(uint64_t id) {
 int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct leaf_facts *, void *), void *context) {
     struct leaf *leaf = hold_id(id);
     if (!leaf) return 0;
-    int good = leaf->facts.until_ns > now_ns;
+    int good = leaf->facts.until_ns > now_ns && (leaf->facts.seen.size || !__atomic_load_n(&ended, __ATOMIC_ACQUIRE));
     if (good) reply(&leaf->facts, context);
     unlock(shard_of_id(id));
     return good;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -86,15 +87,16 @@ int source_look(struct lent *lent, const char *name, struct file *file) {
     return error;
 }
 
+/* To its end, wherever that is: a file may have fewer or more bytes than it says. */
 static int read_whole(int fd, struct file *file) {
-    size_t size = (size_t)file->seen.size;
-    for (size_t done = 0; done < size;) {
-        ssize_t got = pread(fd, file->data + done, size - done, (off_t)done);
+    size_t size = (size_t)file->seen.size, done = 0;
+    char behind;
+    for (ssize_t got = 1; got && done <= size; done += (size_t)got) {
+        struct iovec parts[] = {{file->data + done, size - done}, {&behind, 1}};
+        got = size ? preadv(fd, parts, 2, (off_t)done) : pread(fd, &behind, 1, 0);
         if (got < 0) return errno;
-        if (!got) return SOURCE_PYTHONS; /* it ends before its size says so */
-        done += (size_t)got;
     }
-    return SOURCE_OK;
+    return done == size ? SOURCE_OK : SOURCE_PYTHONS;
 }
 
 static int fetch(const struct lent *lent, int fd, struct file *file) {
@@ -106,26 +108,27 @@ static int fetch(const struct lent *lent, int fd, struct file *file) {
     if (file->number) return SOURCE_OK;
     size_t size = (size_t)file->seen.size;
     if (size && size <= lent->largest) file->data = buffer_take(size);
-    if (!file->data) return SOURCE_OK;
-    count(&source_counts.reads, 1);
-    count(&source_counts.bytes, (int64_t)size);
+    if (size && !file->data) return SOURCE_OK;
+    if (size) count(&source_counts.reads, 1), count(&source_counts.bytes, (int64_t)size);
     int error = read_whole(fd, file);
     if (!error && statx(fd, "", AT_EMPTY_PATH, IDENTITY, &after)) error = errno;
     if (!error && !is_same(&before, &after)) error = SOURCE_PYTHONS;
     if (!error && __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED) && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
-    if (!error) {
-        file->checksum = checksum_of(file->data, size);
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* read once: these pages would only push out others */
-        return SOURCE_OK;
+    if (error) {
+        buffer_give(file->data, size);
+        file->data = NULL;
+        return error;
     }
-    buffer_give(file->data, size);
-    file->data = NULL;
-    return error;
+    file->is_empty = !size;
+    if (size) file->checksum = checksum_of(file->data, size);
+    if (size) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* read once: these pages would only push out others */
+    return SOURCE_OK;
 }
 
 int source_fetch(struct lent *lent, const char *name, struct file *file) {
     file->data = NULL;
     file->number = 0;
+    file->is_empty = 0;
     if (__atomic_load_n(&lent->is_staged, __ATOMIC_RELAXED)) { /* a stat costs the source less than an open */
         int error = source_look(lent, name, file);
         if (error || file->number) return error;
