@@ -1,6 +1,5 @@
-"""What a command that mounts says of the metrics that were asked for: where they are, or why there are none.
-
-They never keep a mount from being made, so this is the moment in which somebody can be told.
+"""What a command that mounts says of what never keeps a mount from being made: that there is no cache, and where the
+metrics are that were asked for, or why there are none. This is the moment in which somebody can be told.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.address import address_of
 
 
-def tell_metrics(config: Config, mountpoint: str) -> None:
+def tell_what_is_missing(config: Config, mountpoint: str) -> None:
     """Say it on stderr. `mountpoint`: of the mount that was made, or joined."""
-    if config.metrics is None and config.metrics_file is None:
-        return
     try:
         status = target_of(mountpoint).client.status()
     except HfsError as error:  # mounted it is all the same
-        complain(f"metrics: not known whether there are any: {error}")
+        if config.metrics is not None or config.metrics_file is not None:
+            complain(f"metrics: not known whether there are any: {error}")
         return
     for line in notes(config, status):
         complain(line)
@@ -29,7 +27,9 @@ def tell_metrics(config: Config, mountpoint: str) -> None:
 
 def notes(config: Config, status: Mapping[str, Any]) -> Iterator[str]:
     """The lines."""
-    told, made = status.get("monitoring", {}), status.get("config", {})
+    told, made, staged = status.get("monitoring", {}), status.get("config", {}), status.get("staged", {})
+    if staged.get("state") == "off":
+        yield f"{staged.get('last_error')}; all is read from the source until it is well"
     for key, wanted, error in (
         ("metrics", config.metrics, told.get("error")),
         ("metrics-file", config.metrics_file, told.get("file_error")),

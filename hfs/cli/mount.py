@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hfs.cli.command import Command
-from hfs.cli.metrics import tell_metrics
+from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.shared import complain, hold, target_of
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
@@ -79,7 +79,7 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
                     _start_for_job(config, origins, job)
             if (remedy := slurm_step.remedy(config.source)) is not None:
                 complain(f"{config.mountpoint}: {remedy}")
-            tell_metrics(config, config.mountpoint)
+            tell_what_is_missing(config, config.mountpoint)
             if verbose:
                 tell_parts(config.mountpoint)
             _mention_working_directory(config.mountpoint)
@@ -97,7 +97,7 @@ def _take_over(config: Config, origins: dict[str, str]) -> None:
     config = prepared(config)
     pid = mounting.take_over(config, origins)
     complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
-    tell_metrics(config, config.mountpoint)
+    tell_what_is_missing(config, config.mountpoint)
 
 
 def _start_for_job(config: Config, origins: dict[str, str], job: str) -> None:
@@ -140,7 +140,7 @@ def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
                 found.keeper.release_session() if job is None else found.keeper.release_job(job)
             raise MountError(f"{config.mountpoint}: cannot be mounted on ({error.strerror})") from None
         complain(f"{config.mountpoint}: served by the daemon of {config.source} that is there already")
-        tell_metrics(config, config.mountpoint)
+        tell_what_is_missing(config, config.mountpoint)
         return True
     return False
 

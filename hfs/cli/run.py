@@ -17,7 +17,7 @@ import msgspec
 
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
-from hfs.cli.metrics import tell_metrics
+from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.run_summary import summarize
 from hfs.cli.shared import complain, complain_of, hold
@@ -82,7 +82,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
             use = use_mount(config, origins, place, shlex.join(command))
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.
             signal.pthread_sigmask(signal.SIG_BLOCK, commands.FORWARDED | {signal.SIGCHLD})
-        tell_metrics(config, use.mountpoint)
+        tell_what_is_missing(config, use.mountpoint)
     except HfsError as error:
         complain_of(error)
         ctx.exit(RUN_FAILED)

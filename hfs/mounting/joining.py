@@ -19,7 +19,6 @@ from hfs.mountd.core.config.handover import dump
 from hfs.mountd.core.config.telling import Telling
 from hfs.mountd.ledger import CacheRoot
 from hfs.mounting import keeper, mountinfo, probe
-from hfs.mounting.cache_root import told_of
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 
 _OWN = {
@@ -131,11 +130,12 @@ def wait_running(config: Config) -> Running | None:
 
 @contextlib.contextmanager
 def turn(config: Config) -> Iterator[None]:
-    """One command at a time that would start a daemon for this source. The cache root must be there. Raises OSError
-    where SOURCE cannot be looked at, ConfigError, MountError, LedgerBusy."""
+    """One command at a time that would start a daemon for this source; several where the disk of the cache takes no
+    lock, and then there is no cache that one could have alone. Raises OSError where SOURCE cannot be looked at,
+    ConfigError, MountError, LedgerBusy."""
     look = probe.look(config.source, config.as_user)
     with contextlib.ExitStack() as stack:
-        with told_of(config.cache):
+        with contextlib.suppress(OSError):
             root = stack.enter_context(contextlib.closing(CacheRoot(config.cache)))
             stack.enter_context(root.ledger.start_turn(look.device, look.inode))
         yield

@@ -88,6 +88,11 @@ def _reached(config: Config, path: str) -> str:
         return f"/proc/self/fd/{cache.open_directory(_folder(config))}/{os.path.basename(path)}"
 
 
+def lies_in_cache(config: Config) -> bool:
+    """Whether the log file shares the fate of the cache."""
+    return config.log_file is not None and _in_cache(config, config.log_file)
+
+
 def _in_cache(config: Config, path: str) -> bool:
     return os.path.dirname(path) == f"{config.cache}/{_folder(config)}"
 

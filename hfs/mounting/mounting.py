@@ -122,9 +122,9 @@ def _started(
     try:
         log_file = logs.open_log(config)
     except OSError as error:
-        if not descriptors:
+        if not descriptors and not logs.lies_in_cache(config):
             raise MountError(f"log file {log_path}: {error.strerror}; give another with --log-file PATH") from None
-        log_file = open(os.devnull, "ab")  # noqa: SIM115 - a mount that goes on needs none
+        log_file = open(os.devnull, "ab")  # noqa: SIM115 - a mount that goes on needs none, nor one without a cache
     with log_file:
         log_start = log_file.seek(0, os.SEEK_END)
         process = subprocess.Popen(

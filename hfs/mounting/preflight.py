@@ -9,6 +9,7 @@ here is the cache directory itself.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -28,6 +29,8 @@ from hfs.mounting.given import SOCKET_ENDS, is_given, why_no_connection
 
 _FUSE_DEVICE = "/dev/fuse"
 _FUSE_CONFIG = "/etc/fuse.conf"
+_DISK_FAILS = {errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EUCLEAN}
+"""Of a cache: it was not given wrongly, and there is a mount without it until its disk is well. The daemon says so."""
 
 
 class _Faults:
@@ -223,13 +226,17 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
         faults.usage(f"cache {path}: not a directory; give a directory on a disk of this machine")
         return
     except OSError as error:
-        faults.failed(f"cache {path}: cannot be made ({error.strerror}); give a directory that you can write to")
+        if error.errno not in _DISK_FAILS:
+            faults.failed(f"cache {path}: cannot be made ({error.strerror}); give a directory that you can write to")
         return
     try:
         with opened, tempfile.TemporaryFile(dir=f"/proc/self/fd/{opened.fd}"):
-            pass  # permission bits tell root nothing, and a read-only or full disk tells nobody
+            pass  # permission bits tell root nothing
     except OSError as error:
-        faults.failed(f"cache {path}: cannot be written to ({error.strerror}); give a directory that you can write to")
+        if error.errno not in _DISK_FAILS:
+            faults.failed(
+                f"cache {path}: cannot be written to ({error.strerror}); give a directory that you can write to"
+            )
 
 
 def _has_ancestor(path: str, directory: probe.Look | None) -> bool:

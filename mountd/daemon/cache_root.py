@@ -1,7 +1,8 @@
 """The place of this daemon's cache below the cache root, its share of the root's size, and the others beside it.
 
-Who starts a daemon hears what is wrong with its cache, and gets none. A daemon that follows another goes on without a
-cache where it can have none, whatever the reason (`without`); `mountd/daemon/cache_watch.py` sees when it can.
+Who starts a daemon hears what was given wrongly, and gets none. Where the disk of the cache fails a daemon goes on
+without one (`without`), and one that follows another does so whatever the reason; `mountd/daemon/cache_watch.py` sees
+when it is well.
 """
 
 from __future__ import annotations

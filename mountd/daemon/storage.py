@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.errors import CacheInUse, ConfigError, HfsError
 from hfs.mountd.cache import Cache, CacheSettings, open_cache
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.memory import Memory
@@ -111,14 +111,16 @@ async def _open_as_can_be(
     source: Source,
     opening: Callable[[OwnCache], AbstractAsyncContextManager[Cache]],
 ) -> tuple[OwnCache, Cache]:
-    """The cache, or none for a daemon that follows another and can have none. Raises as `open_storage`."""
+    """The cache, or none where none can be had. A mount whose cache was given wrongly, or is another daemon's, is not
+    begun, and no release taken over to that cannot open it: the one that serves goes on. Raises as `open_storage`."""
     handover = basics.handover
-    if handover is None or handover.asked:
+    is_first = handover is None or (handover.asked and handover.generation == 0)
+    if handover is not None and handover.asked and not is_first:
         own = await stack.enter_async_context(open_own_cache(basics, source))
         return own, await stack.enter_async_context(opening(own))
     # A thread of one that was killed has the locks as long as it sleeps in the kernel, perhaps until we answer it.
     held = "the daemon before was killed, and a thread of it that sleeps in the kernel holds the cache"
-    why = held if handover.lingers else await why_silent(basics.config.cache)
+    why = held if handover is not None and handover.lingers else await why_silent(basics.config.cache)
     if why is None:
         try:
             async with AsyncExitStack() as trying:
@@ -127,6 +129,8 @@ async def _open_as_can_be(
                 stack.push_async_exit(trying.pop_all())
                 return own, cache
         except Exception as error:
+            if is_first and isinstance(error, ConfigError | CacheInUse):
+                raise
             if not isinstance(error, HfsError):
                 log.exception("the cache could not be opened")
             why = f"there is no cache: {error}"

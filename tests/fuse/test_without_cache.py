@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, drop_pages, kill, must
+from tests.fuse.harness import Hfs, drop_pages, hfs_command, kill, must, run
 from tests.fuse.injection import injected, setting
 from tests.support.pattern import pattern
 
@@ -104,11 +104,15 @@ def wait_staging(hfs: Hfs, state: str = "ok") -> None:
     hfs.look()
 
 
+def expect(hfs: Hfs) -> None:
+    hfs.expect_warning("there is no cache: .*; all is read from the source; the cache is taken up when it is well")
+    hfs.expect_warning("was ended by SIGKILL .*; the next one is started|ended with exit code 0 .*; the next one")
+
+
 @pytest.fixture
 def hfs(source: Path, hfs_mount: HfsMount) -> Hfs:
     made = hfs_mount(source, env=SOON)
-    made.expect_warning("there is no cache: .*; all is read from the source; the cache is taken up when it is well")
-    made.expect_warning("was ended by SIGKILL .*; the next one is started|ended with exit code 0 .*; the next one")
+    expect(made)
     return made
 
 
@@ -134,6 +138,29 @@ def test_all_reads_go_on_without_a_cache_and_it_is_taken_up_when_it_is_well(hfs:
             read_all(hfs)
             assert hfs.status()["staged"]["files"] == len(SIZES), name
     assert len(re.findall("there is no cache: .*; all is read from the source", hfs.log_text())) == len(names)
+
+
+def test_a_mount_begins_without_a_cache_and_takes_it_up_when_it_is_well(
+    source: Path, hfs_mount: HfsMount, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    must("mount", "--bind", cache, cache)
+    must("mount", "-o", "remount,bind,ro", cache)
+    try:
+        hfs = hfs_mount(source, env=SOON)
+        expect(hfs)
+        read_all(hfs)
+        kill(hfs.pid)
+        read_all(hfs)
+        options = ("--source", source, "--cache", cache, "--log-file", hfs.log, *hfs.options)
+        joined = run(hfs_command(), "run", *options, "--", "true")
+        assert (joined.returncode, "Read-only file system" in joined.stderr) == (0, True), joined
+    finally:
+        must("umount", cache)
+    wait_staging(hfs)
+    read_all(hfs)
+    assert hfs.cache_command("warm", hfs.path).returncode == 0
 
 
 def test_a_cache_that_was_removed_or_is_damaged_is_made_anew(hfs: Hfs) -> None:

@@ -1,4 +1,4 @@
-"""What a command that mounts says of metrics: nothing where all is as it was asked for."""
+"""What a command that mounts says of cache and metrics: nothing where all is as it was asked for."""
 
 from typing import Any
 
@@ -56,4 +56,12 @@ def test_a_daemon_of_an_older_release() -> None:
     config = Config(source="/s", mountpoint="/m", cache="/c", metrics="127.0.0.1:9")
     assert list(notes(config, {"config": {}})) == [
         "metrics: the mount that is there has none, and keeps that; 127.0.0.1:9 is not used"
+    ]
+
+
+def test_a_mount_without_a_cache() -> None:
+    config = Config(source="/s", mountpoint="/m", cache="/c")
+    assert list(notes(config, {"staged": {"state": "full", "last_error": "No space left on device"}})) == []
+    assert list(notes(config, {"staged": {"state": "off", "last_error": "there is no cache: why"}})) == [
+        "there is no cache: why; all is read from the source until it is well"
     ]

@@ -1,5 +1,6 @@
 """The places of a mount: each that cannot be is told in one line with a remedy, all together, and nothing is made."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -174,13 +175,18 @@ def test_a_mountpoint_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cache_that_cannot_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(**_options: object) -> None:
-        raise OSError(30, "Read-only file system")
+    error = OSError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(places.tempfile, "TemporaryFile", full)
+    def refused(**_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(places.tempfile, "TemporaryFile", refused)
     assert refusal(config, MountError) == [
-        f"cache {config.cache}: cannot be written to (Read-only file system); give a directory that you can write to"
+        f"cache {config.cache}: cannot be written to (Permission denied); give a directory that you can write to"
     ]
+    for number in (errno.EROFS, errno.ENOSPC, errno.EIO):
+        error = OSError(number, os.strerror(number))
+        check_places(config)  # its disk is not well: there is a mount without it until then
     assert "cannot be made" in refusal(changed(config, cache="/proc/nothing/here"), MountError)[0]
 
 

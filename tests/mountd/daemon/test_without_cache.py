@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.base.errors import CacheInUse, ConfigError, MountError
 from hfs.mountd.cache import Cache, open_cache
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.memory import Memory
@@ -87,7 +88,7 @@ def of_the_index(monkeypatch: pytest.MonkeyPatch) -> Faults:
     return faults
 
 
-def basics_of(tmp_path: Path, workers: Workers, *, asked: bool) -> Basics:
+def basics_of(tmp_path: Path, workers: Workers, *, asked: bool, generation: int) -> Basics:
     for name in ("source", "mount", "cache"):
         (tmp_path / name).mkdir(mode=0o700, exist_ok=True)
     config = Config(
@@ -99,13 +100,15 @@ def basics_of(tmp_path: Path, workers: Workers, *, asked: bool) -> Basics:
         scrub_bytes_s=0,
     )
     source_fd = os.open(tmp_path / "source", os.O_RDONLY)
-    handover = Handover(-1, b"", source_fd, (-1, -1), 1, asked=asked)
+    handover = Handover(-1, b"", source_fd, (-1, -1), generation, asked=asked)
     return Basics(config, {}, handover, Journal(), Metrics(), Memory(trio.current_time), workers, OpenFiles(1024))
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, workers: Workers, *, asked: bool = False) -> AsyncIterator[Storage]:
-    basics = basics_of(tmp_path, workers, asked=asked)
+async def opened(
+    tmp_path: Path, workers: Workers, *, asked: bool = False, generation: int = 1
+) -> AsyncIterator[Storage]:
+    basics = basics_of(tmp_path, workers, asked=asked, generation=generation)
     assert basics.handover is not None
     try:
         async with open_storage(basics) as storage:
@@ -161,7 +164,7 @@ async def test_whatever_fails_while_the_cache_is_opened(
 
 
 @pytest.mark.usefixtures("real_clock")
-async def test_who_has_asked_for_a_daemon_hears_what_is_wrong(tmp_path: Path) -> None:
+async def test_who_takes_a_mount_over_hears_what_is_wrong(tmp_path: Path) -> None:
     workers = Workers()
     (tmp_path / "cache").mkdir(mode=0o755)
     (tmp_path / "cache" / "ledger").touch()
@@ -169,3 +172,25 @@ async def test_who_has_asked_for_a_daemon_hears_what_is_wrong(tmp_path: Path) ->
         with pytest.raises(MountError, match="cannot be used: Not a directory"):
             async with opened(tmp_path, workers, asked=True):
                 pass
+
+
+@pytest.mark.usefixtures("real_clock")
+async def test_a_mount_begins_without_a_cache_unless_that_was_given_wrongly(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("there is no cache")
+    workers = Workers()
+    begun = partial(opened, tmp_path, workers, asked=True, generation=0)
+    async with workers.running():
+        async with begun() as storage:
+            assert storage.own_cache.absent is None
+            with pytest.raises(CacheInUse):
+                async with begun():
+                    pass
+        (tmp_path / "cache").chmod(0o777)
+        with pytest.raises(ConfigError, match="written to by others"):
+            async with begun():
+                pass
+        (tmp_path / "cache").chmod(0o700)
+        shutil.rmtree(tmp_path / "cache" / "ledger")
+        (tmp_path / "cache" / "ledger").touch()
+        async with begun() as storage:
+            assert "Not a directory" in str(storage.own_cache.absent)
