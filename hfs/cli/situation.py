@@ -41,6 +41,8 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         bypass_bytes=(status.get("read_bytes") or {}).get("bypass", 0),
         large_read_bytes=counters.get("bytes_large", 0),
         absolute_links=source.get("absolute_links", 0),
+        renumbered=counters.get("inodes_renumbered", 0),
+        version_changes=counters.get("version_changes", 0),
         slow_handles=(status.get("io_mode") or {}).get("faster_if_reopened", 0),
         evicted_bytes=evicted.get("bytes", 0),
         staged_bytes=staged.get("bytes", 0),

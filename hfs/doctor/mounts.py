@@ -20,6 +20,8 @@ from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
 from hfs.mounting import keeper, mountinfo, probe, taking_away
 from hfs.mounting.mountinfo import Mount
+from hfs.policies.diagnosis import causes
+from hfs.policies.diagnosis.situation import Situation
 
 _NAME = "mount"
 _AT_ONCE = 16
@@ -86,6 +88,11 @@ def _answers(place: str, pid: int | None, status: dict[str, Any]) -> CheckResult
     if not kept.get("pid") and kept.get("reason") and not foreground:
         text = f"{place}: nobody would start its daemon again after a crash ({kept['reason']})"
         return limit("mount-without-keeper", text, f"hfs umount {place} between two jobs, and mount again")
+    counters = status.get("counters") or {}
+    renumbered, changes = (counters.get(name, {}).get("value", 0) for name in ("inodes_renumbered", "version_changes"))
+    numbers = causes.inode_numbers(Situation(renumbered=renumbered, version_changes=changes))
+    if numbers is not None:
+        return limit(numbers.name, f"{place}: {numbers.what}; {numbers.evidence}", numbers.remedy)
     return good(_NAME, f"{place}: answers" + ("" if pid is None else f", process {pid}"))
 
 

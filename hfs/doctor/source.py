@@ -2,7 +2,8 @@
 
 A process of its own looks at the first few thousand names, and is left behind where it gets no answer. Root is told
 nothing by mode bits, so a file or directory that others may not read is opened: where the server takes root for nobody
-(root_squash, a FUSE mount of somebody else) that is refused.
+(root_squash, a FUSE mount of somebody else) that is refused. Where a FUSE file system serves it, some of its files are
+looked at twice: are their inode numbers the same?
 """
 
 from __future__ import annotations
@@ -16,15 +17,22 @@ from typing import Any
 from hfs.doctor.check_result import CheckResult, fault, good, limit
 from hfs.doctor.surroundings import Surroundings
 from hfs.mounting import mountinfo, probe
+from hfs.policies.diagnosis.causes import LASTING_NUMBERS
 
 _NAME = "source"
 _RIGHTS = "source-rights"
+_NUMBERS = "inode-numbers"
 _LOOK_S = 2.0
 """For the names, besides what an answer may take."""
+
+_AGAIN_S = 1.2
+"""Between two looks at a name: the kernel asks a FUSE file system again after a second, if that says nothing else."""
 
 _MODULES = ("errno", "json", "stat", "time")
 _CODE = """
 path, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
+again_s = float(sys.argv[3]) if sys.argv[3] else None
+looked, looked_s = {}, 0.0
 said = {"at": path}
 def say(**more):
     said.update(more)
@@ -61,6 +69,8 @@ while folders and names < 3000 and time.monotonic() < until:
                 if not entry.is_file(follow_symlinks=False):
                     continue
                 found = entry.stat(follow_symlinks=False)
+                if again_s is not None and len(looked) < 8:
+                    looked[entry.path], looked_s = found, time.monotonic()
                 shut = not found.st_mode & 0o004 and found.st_uid != 0
                 if private >= 20 if shut else first is not None:
                     continue
@@ -77,14 +87,28 @@ while folders and names < 3000 and time.monotonic() < until:
                     denied.append([entry.path, found.st_uid])
                     if len(denied) > 20:
                         break
+if looked:
+    time.sleep(max(0.0, looked_s + again_s - time.monotonic()))
+renumbered = []
+for file, found in looked.items():
+    say(at=file)
+    try:
+        now = os.stat(file, follow_symlinks=False)
+    except OSError:
+        continue
+    kept = all(getattr(now, name) == getattr(found, name) for name in ("st_size", "st_mtime_ns", "st_ctime_ns"))
+    if kept and now.st_ino != found.st_ino:
+        renumbered.append(file)
+say(renumbered=len(renumbered), looked=len(looked))
 say(names=names, denied=denied[:3], refused=len(denied), opened=private + (first is not None), done=True)
 """
 
 
-def look(path: str, answer_s: float, as_user: str | None = None) -> dict[str, Any]:
+def look(path: str, answer_s: float, as_user: str | None = None, again_s: float | None = None) -> dict[str, Any]:
     """What was found; without "done" or "errno" it did not answer, and "at" says where. "kept": the errno for which
-    nobody can become `as_user` here."""
-    output, _ = probe.answer(_CODE, [path, str(_LOOK_S)], answer_s + _LOOK_S, as_user, _MODULES)
+    nobody can become `as_user` here. `again_s`: after how long some files are looked at again; None: they are not."""
+    arguments = [path, str(_LOOK_S), "" if again_s is None else str(again_s)]
+    output, _ = probe.answer(_CODE, arguments, answer_s + _LOOK_S + (again_s or 0.0), as_user, _MODULES)
     if output.startswith(b"kept"):
         return {"kept": int(output.split()[1])}
     said: dict[str, Any] = {"at": path}
@@ -97,11 +121,13 @@ def look(path: str, answer_s: float, as_user: str | None = None) -> dict[str, An
 
 
 def check(around: Surroundings, look: Callable[..., dict[str, Any]] = look) -> Iterator[CheckResult]:
-    """One finding. Nothing where no SOURCE is known."""
+    """One finding, and one of its inode numbers where they change. Nothing where no SOURCE is known."""
     path = around.source
     if path is None:
         return
-    said = look(path, around.answer_s, around.as_user)
+    mount = mountinfo.enclosing(path, around.table)
+    is_fuse = mount is not None and mount.fstype.partition(".")[0] in {"fuse", "fuseblk"}
+    said = look(path, around.answer_s, around.as_user, _AGAIN_S if is_fuse else None)
     if "kept" in said:
         why = os.strerror(said["kept"])
         text = f"as-user: hfs cannot become user {around.reader_uid} here ({why})"
@@ -117,6 +143,11 @@ def check(around: Surroundings, look: Callable[..., dict[str, Any]] = look) -> I
         yield limit(_NAME, f"SOURCE {path}: empty", "is its file system mounted on this node?")
     else:
         yield good(_NAME, f"SOURCE {path} can be listed and read by user {around.reader_uid}")
+    if said.get("renumbered"):
+        many = f"{said['renumbered']} of {said['looked']} files had another inode number when looked at again"
+        yield limit(
+            _NUMBERS, f"SOURCE {path}: {many}, and each is another file: none is found in the cache", LASTING_NUMBERS
+        )
 
 
 def _unreadable(around: Surroundings, path: str, number: int, owner: int | None) -> CheckResult:

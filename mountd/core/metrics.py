@@ -97,6 +97,7 @@ COUNTERS: dict[str, str] = {
     # promises
     "stale_served": "lookups and opens answered from memory because the source did not answer in time",
     "version_changes": "files found changed at the source",
+    "inodes_renumbered": "names found with another inode number, and with the size and times that they had",
     "short_replies": "replies that would have been too short and became errors",
     "interrupted": "requests given up because their reader was killed",
     "unexpected_errors": "exceptions that no rule foresaw (each is in the log)",

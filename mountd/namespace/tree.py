@@ -23,6 +23,7 @@ from hfs.mountd.namespace.nodes.node import (
     expire,
     is_at,
     is_below,
+    is_renumbered,
     recall,
     same_file,
     same_inode,
@@ -73,6 +74,8 @@ class Tree:
         if node.children is not None and node.id:
             self._nodes.note(node)  # it may have been renamed, and whoever works in it does not look it up
         if before is not None and before.node is not None and not same_version(before.node, node):
+            if is_renumbered(before.node.attributes, attributes):
+                self._metrics.add("inodes_renumbered")
             self._replaced(before.node, node)
         return dentry
 

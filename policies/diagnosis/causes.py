@@ -22,6 +22,13 @@ _RANDOM = 0.4
 """A full random order: more than this share of the bytes is fetched sample by sample, or less of the source's reads
 begin where another has ended."""
 _SOME_READS = 64
+_MANY_NUMBERS = 10
+"""Names with another inode number. One or two may be chance: a file that was replaced within one tick of the clock."""
+
+LASTING_NUMBERS = (
+    "an option of that file system for lasting numbers, or --immutable if nobody changes SOURCE while it is mounted: "
+    "what was seen once is believed from then on (hfs refresh has it looked at again)"
+)
 
 
 class Finding(NamedTuple):
@@ -128,6 +135,20 @@ def _links(s: Situation) -> Finding | None:
         "symbolic links lead past the mount: what is read through them is read from the shared file system directly",
         f"{s.absolute_links} absolute links, named in hfs status --json under source",
         "mount over the source (hfs run without --at), or make the links relative",
+    )
+
+
+def inode_numbers(s: Situation) -> Finding | None:
+    """Whether the source makes inode numbers anew."""
+    if s.renumbered < _MANY_NUMBERS or 2 * s.renumbered <= s.version_changes:
+        return None
+    return Finding(
+        "inode-numbers",
+        max(WORTH, _source_share(s)),
+        "the source gives the same files other inode numbers, and each is another file: it is fetched again",
+        f"{s.renumbered:,} times a name had another number and the size and times of before; "
+        f"{s.version_changes:,} files were found changed in all",
+        LASTING_NUMBERS,
     )
 
 
@@ -241,5 +262,5 @@ def _workers(s: Situation) -> Finding | None:
 
 
 _CAUSES: tuple[Callable[[Situation], Finding | None], ...] = (
-    *(_disk, _links, _neighbours, _cache_size, _random, _no_hint, _source, _daemon, _workers, _handles),
+    *(_disk, inode_numbers, _links, _neighbours, _cache_size, _random, _no_hint, _source, _daemon, _workers, _handles),
 )

@@ -49,6 +49,10 @@ class Situation:
     """Given to reads of large files."""
     absolute_links: int = 0
     """Links that lead out of the mount."""
+    renumbered: int = 0
+    """Names that were found with another inode number, and are unchanged else."""
+    version_changes: int = 0
+    """Files that were found changed, these among them."""
     slow_handles: int = 0
     """Files that were opened before they were staged, and would be read faster if they were opened again."""
     evicted_bytes: int = 0

@@ -214,6 +214,16 @@ def same_file(one: Version, other: Version) -> bool:
     return (one.source_id, one.inode) == (other.source_id, other.inode)
 
 
+def is_renumbered(one: Attributes, other: Attributes) -> bool:
+    """Whether a name that led to one leads to the other because the source makes inode numbers anew. Who replaces a
+    file by a copy, with its mtime kept, gives it another ctime."""
+    return one.inode != other.inode and _but_number(one) == _but_number(other)
+
+
+def _but_number(attributes: Attributes) -> tuple[object, ...]:
+    return attributes.system, attributes.mode, attributes.size, attributes.mtime_ns, attributes.ctime_ns
+
+
 def is_at(node: Node, attributes: Attributes) -> bool:
     """Whether `node` is the directory with these attributes."""
     return node.children is not None and place_of(node.attributes) == place_of(attributes)

@@ -55,6 +55,14 @@ def test_what_is_wrong_comes_with_its_remedy() -> None:
     assert "change: look at the disk" in lines[at + 2]
 
 
+def test_inode_numbers_that_change_are_told() -> None:
+    counters = {"inodes_renumbered": {"value": 4_000}, "version_changes": {"value": 5_000}}
+    text = "\n".join(screen({**STATUS, "counters": {**STATUS.get("counters", {}), **counters}}))
+    assert "other inode numbers" in text
+    assert "seen: 4,000 times" in text
+    assert "--immutable" in text
+
+
 def test_faults_and_crashes_are_told() -> None:
     status = {**STATUS, "faults": {"push_errors": 3, "short_replies": 0}, "keeper": {"restarts": 2, "last_end": "fell"}}
     text = "\n".join(screen(status))

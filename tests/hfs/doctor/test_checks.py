@@ -308,6 +308,42 @@ def test_a_source_is_looked_at_by_a_process_of_its_own(tmp_path: Path) -> None:
     assert source.look(str(tmp_path / "none"), 5.0)["errno"] == errno.ENOENT
 
 
+_OTHER_NUMBERS = """
+class Renumbered:
+    def __init__(self, found): self.found = found
+    def __getattr__(self, name): return getattr(self.found, name) + (name in RENUMBERED)
+stat_before = os.stat
+os.stat = lambda *arguments, **named: Renumbered(stat_before(*arguments, **named))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "told"),
+    [
+        ("fuse.odd", ["st_ino"], True),
+        ("fuse.odd", [], False),
+        ("fuse.odd", ["st_ino", "st_ctime_ns"], False),
+        ("nfs4", ["st_ino"], False),
+    ],
+    ids=["made anew", "lasting", "replaced meanwhile", "not looked at twice"],
+)
+def test_a_source_whose_inode_numbers_change_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, fields: list[str], told: bool
+) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(source, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(source, "_CODE", f"RENUMBERED = {fields}" + _OTHER_NUMBERS + source._CODE)
+    around = made_up(
+        tmp_path, source=str(tmp_path), mounts=f"7 1 0:47 / {tmp_path} ro - {kind} odd ro", uid=os.getuid()
+    )
+    findings = found(source.check(around))
+    assert findings["source"][0] == "good"
+    assert ("inode-numbers" in findings) == told
+    if told:
+        assert findings["inode-numbers"][0] == "limit"
+        assert "--immutable" in findings["inode-numbers"][1]
+
+
 # -- mounts, and all of it --------------------------------------------------------------------------------------------
 
 
@@ -338,6 +374,15 @@ def test_how_a_mount_does_not_answer(
         assert "/sys/fs/fuse/connections/47/abort" in told[check][1]
     if check == "dead-mount":
         assert "hfs umount /m as user 5 or root" in told[check][1]
+
+
+@pytest.mark.parametrize(("renumbered", "told"), [(10, True), (3, False)])
+def test_a_mount_whose_source_makes_inode_numbers_anew(renumbered: int, told: bool) -> None:
+    status = {"counters": {"inodes_renumbered": {"value": renumbered}, "version_changes": {"value": renumbered}}}
+    finding = mounts._answers("/m", 7, status)
+    assert (finding.check == "inode-numbers") == told
+    assert finding.level is (Level.LIMIT if told else Level.GOOD)
+    assert ("--immutable" in finding.line()) == told
 
 
 def test_a_check_that_fails_stops_no_other(tmp_path: Path) -> None:

@@ -63,6 +63,20 @@ async def test_what_is_asked_for_ahead_becomes_leaves_and_what_is_opened_a_node(
     assert len(source.calls) == asked, "what was known of the leaf is known of the node"
 
 
+async def test_a_leaf_that_was_renumbered_is_counted() -> None:
+    source = tree(b"a", b"b", b"c")
+    table = FakeLeafTable()
+    namespace, metrics = await made(source, TTL_S, leaf_table=table)
+    d = await looked_up(namespace, b"d")
+    await ahead(namespace, d, [b"a", b"b", b"c"])
+    await trio.sleep(2 * TTL_S)
+    source.file(b"d/a", 50, 100)
+    source.file(b"d/b", 51, 101)
+    await ahead(namespace, d, [b"a", b"c"])
+    await looked_up(namespace, b"d/b")
+    assert metrics["inodes_renumbered"] == 2
+
+
 async def test_a_leaf_that_nobody_holds_has_no_id_as_a_node() -> None:
     namespace, table, d = await with_leaves(tree(b"a"))
     await ahead(namespace, d, [b"a"])

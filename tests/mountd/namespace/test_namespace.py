@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 
 import pytest
@@ -75,6 +76,53 @@ async def test_one_node_one_version() -> None:
     assert new is not old
     assert new.version != old.version
     assert (changed, metrics["version_changes"]) == ([old], 1)
+
+
+@pytest.mark.parametrize("name", [b"f", b"d", b"l"])
+async def test_another_number_of_the_same_size_and_times_is_counted(name: bytes) -> None:
+    """Some file systems make inode numbers anew: nothing has changed, and each look finds another file or directory.
+    Both names of a file with two are counted, since each leads to another file."""
+    source = FakeSource()
+    number = itertools.count(100)
+
+    def renumber() -> None:
+        source.file(b"f", next(number), 5)
+        source.directory(b"d", next(number))
+        source.file(b"l", linked := next(number), 5)
+        source.file(b"l2", linked, 5)
+
+    renumber()
+    namespace, metrics = await made(source, ttl_s=0)
+    await looked_up(namespace, b"l2")
+    for found in range(3):
+        await looked_up(namespace, name)
+        assert metrics["inodes_renumbered"] == found
+        renumber()
+
+
+async def test_what_was_replaced_or_changed_is_not_renumbered() -> None:
+    """Other content, the same content copied anew with its mtime kept (its ctime cannot be), another kind of file,
+    a name that has gone, and another file system mounted there."""
+    source = FakeSource()
+    source.directory(b"d", 20)
+    for name in (b"size", b"times", b"copied", b"touched", b"gone", b"kind", b"mounted"):
+        source.file(name, 11, 5)
+    namespace, metrics = await made(source, ttl_s=0)
+    for name in list(source.tree):
+        await looked_up(namespace, name)
+    source.file(b"size", 31, 6)
+    source.file(b"times", 32, 5, time_ns=2)
+    source.tree[b"copied"] = source.tree[b"copied"]._replace(inode=33, ctime_ns=2)
+    source.tree[b"touched"] = source.tree[b"touched"]._replace(ctime_ns=2)
+    source.tree[b"kind"] = source.tree[b"d"]._replace(inode=34)
+    source.tree[b"mounted"] = source.tree[b"mounted"]._replace(inode=35, device=9, file_system="another")
+    source.directory(b"d", 36)
+    source.tree[b"d"] = source.tree[b"d"]._replace(mtime_ns=3, ctime_ns=3)
+    del source.tree[b"gone"]
+    for name in list(source.tree):
+        await looked_up(namespace, name)
+    assert (await namespace.lookups.child(namespace.root, b"gone")).node is None
+    assert metrics["inodes_renumbered"] == 0
 
 
 async def test_hard_links_share_their_node() -> None:

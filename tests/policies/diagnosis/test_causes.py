@@ -18,6 +18,7 @@ SITUATIONS = {
     "links": replace(Situation(readers=1), absolute_links=3),
     "source": BLOCKED,
     "workers": DECODING,
+    "inode-numbers": replace(BLOCKED, learners=0, renumbered=10, version_changes=19),
     "handles": Situation(readers=2, slow_handles=4),
     "cache-disk": replace(BLOCKED, staging_dropped=500, staged_chunks=100),
     "daemon-cpu": replace(DECODING, minute_loop_s=25.0, minute_core_wait_s=20.0),
@@ -41,8 +42,18 @@ def test_a_situation_shows_its_cause_first(cause: str) -> None:
         Situation(seconds=0.4, readers=1, minute_source_wait_s=0.35),
         Situation(readers=8, learners=8, cores=16, exposed_s=1.0, epoch_s=100.0, large_reads=10**4),
         Situation(readers=1, evicted_bytes=10**12, capacity_bytes=10**9),
+        Situation(readers=1, renumbered=9, version_changes=9),
+        Situation(readers=1, renumbered=5_000, version_changes=10_000),
     ],
-    ids=["nobody reads", "all is local", "the first reads", "hinted, and nobody waits", "evicted, and nobody waits"],
+    ids=[
+        "nobody reads",
+        "all is local",
+        "the first reads",
+        "hinted, and nobody waits",
+        "evicted, and nobody waits",
+        "few numbers",
+        "as many changed files",
+    ],
 )
 def test_where_nobody_waits_nothing_is_wrong(situation: Situation) -> None:
     assert found(situation) == []
@@ -51,6 +62,13 @@ def test_where_nobody_waits_nothing_is_wrong(situation: Situation) -> None:
 def test_a_disk_that_rests_is_told_even_before_somebody_waits() -> None:
     (finding,) = found(Situation(disk_state="resting", disk_error="Input/output error"))
     assert (finding.name, finding.evidence) == ("cache-disk", "Input/output error")
+
+
+def test_directories_alone_may_have_other_numbers_and_the_remedy_is_immutable() -> None:
+    """Files in a directory with another number are new names: they are not seen to change."""
+    (finding,) = found(Situation(readers=1, renumbered=10))
+    assert finding.name == "inode-numbers"
+    assert "--immutable" in finding.remedy
 
 
 def test_what_they_wait_for() -> None:
