@@ -331,10 +331,12 @@ def test_a_tree_is_warmed_once(plain: Path, hfs_mount: HfsMount, options: tuple[
     (plain / "1" / "deep" / "deeper").mkdir(parents=True)
     odd_ones(plain)
     total = FOLDERS * sum(map(size_of, range(FILES))) + 3_000_777
-    files = FOLDERS * FILES + 2  # two names of one file are one file that is staged, and found again
+    files = FOLDERS * FILES + 3  # two names of one file, and a link to one, are one file that is staged, and found again
     hfs = hfs_mount(plain, *options, env=SETTLED)
     said = warmed(hfs)
-    assert (said["files"], said["failed"], said["skipped"]) == (files + 1, 0, 1 + FOLDERS * FILES // 5)
+    assert (said["files"], said["failed"]) == (files + 1, 0)
+    is_found_again = said["skipped"] - (1 + FOLDERS * FILES // 5)
+    assert is_found_again in {0, 1}, "the link, if what it leads to is here by then"
     assert hfs.source_bytes() == total
     status = hfs.status()
     assert status["staged"]["bytes"] == total
