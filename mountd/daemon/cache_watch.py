@@ -4,7 +4,8 @@ The mount's next daemon opens the cache as after a crash, so that nothing in thi
 who wait for some tenths of a second. Before that the cache is opened and closed once, to see that it can be. It is not
 done for a cache that only rests: that tries again by itself.
 
-What asks the disk of a cache for the first time may never come back, so it runs in threads that are left behind then.
+What asks the disk of a cache for the first time may never come back, so it runs in a thread that is left behind then.
+While one is, no other is sent after it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -23,6 +26,8 @@ from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.cache_root import OwnCache, open_root
 from hfs.mountd.source import Source
+
+Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +39,10 @@ _FIRST_S, _LONGEST_S = 5.0, 60.0
 """Between two looks; twice as long each time."""
 
 
-async def why_silent(path: str) -> str | None:
+async def why_silent(path: str, *, limiter: trio.CapacityLimiter | None = None) -> str | None:
     """Why the cache at this path is not even to be opened: its disk does not answer. None: it is to be tried."""
     with trio.move_on_after(_SILENT_S):
-        await trio.to_thread.run_sync(_touch, path, abandon_on_cancel=True)
+        await trio.to_thread.run_sync(_touch, path, abandon_on_cancel=True, limiter=limiter)
         return None
     return f"there is no cache: the disk of {path} does not answer within {_SILENT_S:g} s"
 
@@ -61,6 +66,7 @@ class CacheWatch:
     own: OwnCache
     cache: Cache
     settings: CacheSettings
+    limiter: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
 
     async def run(self, make_room: Callable[[], None]) -> None:
         """Until the cache can be taken up; `make_room` is called then, if another daemon will follow. Returns only
@@ -94,20 +100,23 @@ class CacheWatch:
         if not health.resting:
             return False
         with trio.move_on_after(_SILENT_S), contextlib.suppress(OSError):
-            return not await trio.to_thread.run_sync(self.cache.is_in_place, abandon_on_cancel=True)
+            return not await self._in_thread(self.cache.is_in_place)
         return False
 
     async def _why_not(self) -> str | None:
         """Why the cache cannot be taken up now."""
-        if (why := await why_silent(self.basics.config.cache)) is not None:
+        if (why := await why_silent(self.basics.config.cache, limiter=self.limiter)) is not None:
             return why
         with trio.move_on_after(_LOOK_S):
             try:
-                await trio.to_thread.run_sync(self._look, abandon_on_cancel=True)
+                await self._in_thread(self._look)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it
                 return f"there is still no cache: {error}"
             return None
         return f"there is still no cache: {self.basics.config.cache} was not opened within {_LOOK_S:g} s"
+
+    async def _in_thread(self, function: Callable[[], Value]) -> Value:
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self.limiter)
 
     def _look(self) -> None:
         """In a thread."""

@@ -80,19 +80,28 @@ class Log:
             os.close(descriptor)
 
     def _soon(self, errand: _Errand) -> int | None:
-        """What comes of it; None: it has failed, or the disk hangs, and it is done when that goes on."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-            self._thread.start()
+        """What comes of it; None: it has failed, or the disk hangs, or there is no thread, and it is done later."""
+        has_thread = self._has_thread()
         try:
             self._errands.put_nowait(errand)
         except queue.Full:
             return None
-        if self._late is not None and not self._late.done.is_set():
+        if not has_thread or (self._late is not None and not self._late.done.is_set()):
             return errand.result(0.0)
         found = errand.result(_PATIENCE_S)
         self._late = None if errand.done.is_set() else errand
         return found
+
+    def _has_thread(self) -> bool:
+        """One is started if there is none yet. False: the system has none to give, and is asked again next time."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="log", daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError):
+                return False
+            self._thread = thread
+        return True
 
     def _run(self) -> None:
         while True:

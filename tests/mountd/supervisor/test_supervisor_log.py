@@ -1,6 +1,7 @@
 """The keeper's log below the cache: never through a link, never in a directory of somebody else."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,25 @@ def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     os.close(descriptor)
     with open(os.open(tmp_path / "pipe", os.O_RDWR), buffering=1) as lines:  # which has no end
         assert [next(lines).split()[-1] for _ in range(900)] == [str(number) for number in range(900)]
+
+
+def test_without_a_thread_lines_wait_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with pids.max: the keeper goes on, and so does its log once there is one."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    log = Log(str(tmp_path / "m.log"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for number in range(1100):  # more than are kept
+            log.info(str(number))
+        descriptor = log.open()
+        assert os.fstat(descriptor).st_ino == os.fstat(2).st_ino, "stderr"
+        os.close(descriptor)
+    os.close(log.open())  # which starts it
+    while not log._errands.empty():
+        pass  # until there is room
+    log.info("last")
+    lines = (tmp_path / "m.log").read_text().splitlines()
+    assert [line.split()[-1] for line in lines] == [*map(str, range(1000)), "last"]
