@@ -331,7 +331,7 @@ def test_a_tree_is_warmed_once(plain: Path, hfs_mount: HfsMount, options: tuple[
     (plain / "1" / "deep" / "deeper").mkdir(parents=True)
     odd_ones(plain)
     total = FOLDERS * sum(map(size_of, range(FILES))) + 3_000_777
-    files = FOLDERS * FILES + 3  # two names of one file, and a link to one, are one file that is staged, and found again
+    files = FOLDERS * FILES + 3  # two names of one file, and a link to one, are one file that is staged and found again
     hfs = hfs_mount(plain, *options, env=SETTLED)
     said = warmed(hfs)
     assert (said["files"], said["failed"]) == (files + 1, 0)
