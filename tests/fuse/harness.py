@@ -149,6 +149,18 @@ def own_cache(root: Path) -> Path:
     return found
 
 
+@contextlib.contextmanager
+def stopped(daemon: int, keeper: int) -> Iterator[None]:
+    """The daemon hangs, and its keeper, which would end it, sees nothing of that."""
+    for process in (keeper, daemon):
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in (daemon, keeper):
+            os.kill(process, signal.SIGCONT)
+
+
 class Hfs:
     """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon, `keeper` its keeper."""
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ import pytest
 
 from hfs.cli.exit_codes import CANNOT_WORK, LIMITS
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, kill, run
+from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, kill, run, stopped
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import PROGRAM, SlowFs
 
@@ -349,11 +348,8 @@ def test_a_dead_mount_is_named(doctor: Doctor, hfs_mount: HfsMount) -> None:
 def test_a_mount_that_does_not_answer_is_named_and_hangs_nobody(doctor: Doctor, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(doctor.source)
     unbroken = doctor.as_root(keep=hfs.path.parent)
-    os.kill(hfs.pid, signal.SIGSTOP)
-    try:
+    with stopped(hfs.pid, hfs.keeper):
         seen = named(doctor.as_root(keep=hfs.path.parent), unbroken)
-    finally:
-        os.kill(hfs.pid, signal.SIGCONT)
     assert (seen.check, seen.level) == ("silent-mount", "fault"), seen
     assert f"{hfs.path}: the mount does not answer within 5 s; hfs umount --lazy {hfs.path}" in seen.line
 

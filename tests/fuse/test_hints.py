@@ -9,7 +9,6 @@ import importlib.util
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from hfs.client.client import Client
 from hfs.hint import hinted
 from hfs.samplers import GroupShuffleSampler
 from tests.conftest import Logs
-from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must, unmount_lazily
+from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must, stopped, unmount_lazily
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
 from tests.fuse.injection import SETTLED
 from tests.fuse.slowfs import SlowFs
@@ -215,14 +214,11 @@ def test_a_daemon_that_does_not_answer(tmp_path: Path, hfs_mount: HfsMount, logs
     else:
         iterator = iter(sampler)
         assert next(iterator) == expected[0]
-    os.kill(hfs.pid, signal.SIGSTOP)
-    try:
+    with stopped(hfs.pid, hfs.keeper):
         if when == "in mid-epoch":
             assert list(iterator) == expected[1:]
         assert list(sampler) == expected
         assert list(sampler) == expected
-    finally:
-        os.kill(hfs.pid, signal.SIGCONT)
     with begun(sampler) as (_, _):
         wait_until(hfs, all_staged)
     assert len(warnings_of(logs)) == (when == "before")

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
 import termios
@@ -25,7 +24,7 @@ from hfs.layouts.layout import Layout
 from hfs.mountd.wire.tunnel import EXCHANGE, EXCHANGE_BYTES
 from hfs.training import hint_session
 from tests.conftest import Logs
-from tests.fuse.harness import ROOT, Hfs, environment, hfs_command, must, run
+from tests.fuse.harness import ROOT, Hfs, environment, hfs_command, must, run, stopped
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
 from tests.fuse.modes import MODES, needs_extension
 from tests.fuse.slowfs import SlowFs
@@ -183,12 +182,9 @@ def test_a_daemon_that_hangs_holds_up_no_training(
     sampler = hinted(range(COUNT), files=[hfs.path / name for name in names], mount=str(hfs.path))
     with begun(sampler) as (first, rest):
         wait_until(hfs, all_staged)
-        os.kill(hfs.pid, signal.SIGSTOP)
-        try:
+        with stopped(hfs.pid, hfs.keeper):
             assert [first, *rest] == list(range(COUNT))
             assert list(sampler) == list(range(COUNT))
-        finally:
-            os.kill(hfs.pid, signal.SIGCONT)
     assert [record for record in logs.records if "without hints" in record.getMessage()] == []
     wait_until(hfs, lambda status: learner_of(status)["epoch"] == 1)
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from hfs.hint import hinted
-from tests.fuse.harness import drop_pages, hfs_command, mounts_below, must, unmount_lazily, wait_gone
+from tests.fuse.harness import drop_pages, hfs_command, mounts_below, must, stopped, unmount_lazily, wait_gone
 from tests.mpi.daemons import Daemons
 from tests.support.pattern import pattern, write_pattern
 
@@ -130,17 +129,14 @@ def test_a_daemon_that_hangs_costs_the_others_nothing_but_time(data: Path, daemo
     """SIGSTOP: it is alive and says nothing. The others read all the same, and from it again when it goes on."""
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},peer-timeout=500ms").wait()
     read_all(nodes.path(2))
-    silent = nodes.status(1)["pid"]
-    os.kill(silent, signal.SIGSTOP)
-    try:
+    silent = nodes.status(1)
+    with stopped(silent["pid"], silent["keeper"]["pid"]):
         for rank in (0, 2):
             read_all(nodes.path(rank))
         assert sum(int(nodes.status(rank)["counters"]["peer_faults"]["value"]) for rank in (0, 2)) > 0
         host = os.uname().nodename
         assert f"{host}#1" in [name for rank in (0, 2) for name in nodes.status(rank)["peers"]["resting"]]
         assert nodes.status(0)["peers"]["gone"] == []
-    finally:
-        os.kill(silent, signal.SIGCONT)
     for rank in range(3):
         read_all(nodes.path(rank))
 
