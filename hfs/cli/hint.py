@@ -259,7 +259,7 @@ def _follow(
     join = Join(
         layout=digest, name=name or "hfs-hint", job=job_name(world), rank=rank, world=world, process=process_token()
     )
-    learner = HintConnection.join(target.client.address, join, lambda: blob)
+    learner = HintConnection.join(target.client.address, join, blob)
     try:
         with hold():
             learner.send_order(epoch, order)

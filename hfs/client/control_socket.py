@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import socket
 import termios
 import time
@@ -158,6 +159,10 @@ class ControlSocket:
         except OSError as error:
             raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
         return reply
+
+    def wait_incoming(self, limit_s: float) -> None:
+        """Until something has come, or it has ended; no longer than `limit_s`."""
+        select.select([self.socket], [], [], limit_s)
 
     def _wait_until(self, deadline: float | None) -> None:
         left_s = None if deadline is None else deadline - time.monotonic()

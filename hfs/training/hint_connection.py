@@ -1,8 +1,8 @@
 """A learner's connection to the daemon: joining, its layout, orders, progress (mountd/wire/hints.py).
 
-Runs inside training jobs. To join and to send an order waits, but never longer than is said below; nothing else here
-does: progress that does not fit into the socket at once is dropped, never half of a frame. What the daemon answers to
-an order is read when progress is sent, so a slow plan delays no batch.
+Runs inside training jobs. To join and to send an order waits, but never longer than is said below, and a layout is sent
+in steps; nothing else here waits: progress that does not fit into the socket at once is dropped, never half of a frame.
+What the daemon answers to an order is read when progress is sent, so a slow plan delays no batch.
 
 Belongs to the process that joined: in a forked child it is closed. Any thread may call; the ways without waiting never
 wait for a lock either, since the garbage collector may call them anywhere.
@@ -17,24 +17,31 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hfs.client.control_socket import Address, ControlSocket, DaemonSilent
+from hfs.client.control_socket import Address, ControlSocket, DaemonSilent, Refused
 from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.printable import printable
 from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
-from hfs.mountd.wire.protocol import Failure, Join, Message, Result, encode
+from hfs.mountd.wire.protocol import Failure, Join, Message, Reply, Result, encode
 
 JOIN_S = 2.0
 """To connect and be answered: the daemon does it from memory. A job does not start later than this for a hint."""
-LAYOUT_S = 10.0
-"""To send a layout and have it accepted; a hundred megabytes take less than one second on an idle machine."""
+LAYOUT_S = 60.0
+"""To have a layout accepted that was sent: nobody waits for it."""
 ORDER_S = 2.0
-"""To hand over a part of an order (16 MiB), not to have it planned."""
+"""To hand over a part of a layout or of an order, not to have it planned."""
+_LOOK_S = 0.005
 _QUEUED = 256
 """Messages that may wait for room in the socket; more of them is a daemon that has stopped."""
+
+_Made = TypeVar("_Made")
+Steps: TypeAlias = Generator[bool | None, None, _Made]
+"""Work of some milliseconds at a time; True: there is nothing to do for now but wait."""
 
 _all: weakref.WeakSet[HintConnection] = weakref.WeakSet()
 
@@ -56,10 +63,28 @@ class HintConnection:
         _all.add(self)
 
     @classmethod
-    def join(cls, address: Address, join: Join, layout: Callable[[], bytes]) -> HintConnection:
-        """Connect to the daemon at `address`, join, and send the encoded layout if the daemon does not have it.
+    def join(cls, address: Address, join: Join, blob: bytes) -> HintConnection:
+        """Join, and send the encoded layout if the daemon does not have it. Raises DaemonSilent and Refused.
 
-        Waits at most JOIN_S, and LAYOUT_S for a layout. Raises DaemonSilent and Refused.
+        For commands; a job has no time for it.
+        """
+        pieces = [blob[start : start + PART_BYTES] for start in range(0, len(blob), PART_BYTES)]
+        steps = cls.joining(address, join, lambda: _made(pieces))
+        while True:
+            try:
+                if next(steps):
+                    time.sleep(_LOOK_S)
+            except StopIteration as end:
+                learner: HintConnection = end.value
+                return learner
+
+    @classmethod
+    def joining(cls, address: Address, join: Join, layout: Callable[[], Steps[list[bytes]]]) -> Steps[HintConnection]:
+        """Connect to the daemon at `address`, join, and send the pieces of the encoded layout if the daemon does not
+        have it: in steps, which give whether there is nothing to do but wait.
+
+        Only the connection, and the answer to a short layout, are waited for: JOIN_S at most. Raises DaemonSilent and
+        Refused.
         """
         deadline = time.monotonic() + JOIN_S
         connection = ControlSocket(address, JOIN_S)
@@ -67,18 +92,28 @@ class HintConnection:
             learner = cls(connection)
             connection.send(encode(join), deadline)
             if learner._answer(deadline).detail.get("layout") == "wanted":
-                blob = layout()
-                learner._send_layout(blob, time.monotonic() + LAYOUT_S)
+                pieces = yield from layout()
+                yield from learner._send_layout(pieces)
         except BaseException:
             connection.socket.close()
             raise
         return learner
 
-    def _send_layout(self, blob: bytes, deadline: float) -> None:
-        for start in range(0, max(1, len(blob)), PART_BYTES):
-            part = LayoutPart(blob[start : start + PART_BYTES], start + PART_BYTES >= len(blob))
-            self._connection.send(encode(part), deadline)
-        self._answer(deadline)
+    def _send_layout(self, pieces: list[bytes]) -> Steps[None]:
+        is_short = len(pieces) == 1
+        pieces.reverse()
+        while pieces:
+            piece = pieces.pop()
+            self._connection.send(encode(LayoutPart(piece, not pieces)), time.monotonic() + ORDER_S)
+            yield False
+        deadline = time.monotonic() + LAYOUT_S
+        if is_short:
+            self._connection.wait_incoming(JOIN_S)
+        while (reply := self._connection.receive_nowait()) is None:
+            if time.monotonic() > deadline:
+                raise DaemonSilent(f"{self._connection.where} does not answer")
+            yield True
+        _result(reply, self._connection.where)
 
     def send_order(
         self,
@@ -196,10 +231,20 @@ class HintConnection:
 
     def _answer(self, deadline: float) -> Result:
         """The next reply, until `deadline`. Raises DaemonSilent and Refused."""
-        reply = self._connection.receive(deadline)
-        if not isinstance(reply, Result):
-            raise DaemonSilent(f"{self._connection.where} answers something else than was asked")
-        return reply
+        return _result(self._connection.receive(deadline), self._connection.where)
+
+
+def _result(reply: Reply, where: str) -> Result:
+    if isinstance(reply, Failure):
+        raise Refused(printable(reply.message), reply.code)
+    if not isinstance(reply, Result):
+        raise DaemonSilent(f"{where} answers something else than was asked")
+    return reply
+
+
+def _made(pieces: list[bytes]) -> Steps[list[bytes]]:
+    yield from ()
+    return pieces
 
 
 def _leave(connection: socket.socket, pid: int) -> None:

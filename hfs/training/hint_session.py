@@ -9,22 +9,22 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hfs.client.client import Client, find_socket
 from hfs.client.control_socket import Address, DaemonSilent
-from hfs.layouts.files import Path, files_layout
+from hfs.layouts.files import OutsideRoot, Path, names_in_steps
 from hfs.layouts.layout import Layout
 from hfs.mountd.base.errors import HfsError
-from hfs.mountd.wire.hints import Waited, encode_layout, layout_digest
+from hfs.mountd.wire.hints import Waited, encode_layout_pieces, new_layout_digest
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Join
 from hfs.mounting import mountinfo
 from hfs.training import sampler_order as orders
-from hfs.training.hint_connection import JOIN_S, HintConnection
+from hfs.training.hint_connection import JOIN_S, HintConnection, Steps
 from hfs.training.launcher import job_name, process_token, rank_and_world
 from hfs.training.sampler_order import IndexOf, Indices
 
@@ -33,8 +33,6 @@ log = logging.getLogger("hfs.hint")
 _CONNECTIONS = 4
 """Iterators of one sampler that are followed at once; a further one takes the place of the oldest, which somebody has
 forgotten in a reference cycle."""
-_MANY = 200_000
-"""Samples, or bytes of the file of a layout, that take some 50 ms to be written out and sent."""
 _CHECKED_FILES = 64
 """The versions of more files than this are not compared with the layout: a stat each."""
 
@@ -75,6 +73,8 @@ class Hints:
         self._last_epoch: int | None = None
         self._warned = False
         self._last: Lease | None = None
+        self._left: tuple[int, Steps[HintConnection]] | None = None
+        """Of which process, and what is to be done yet before there is a connection."""
         self.account: object = None
         """Of `hfs/exposed.py`."""
 
@@ -99,26 +99,23 @@ class Hints:
             text,
         )
 
-    def is_slow(self) -> bool:
-        """Whether to join takes so long that a job would notice it: what each sample is must be written out first."""
-        if self._digest:
-            return False
-        if self._files is not None:
-            return len(self._files) > _MANY
-        if isinstance(self._layout, Layout):
-            return self._layout.samples > _MANY
-        try:
-            return os.path.getsize(self._layout or "") > _MANY
-        except (OSError, ValueError):
-            return False
+    def taking(self, sampler: object, epoch: int | None) -> Steps[Lease | None]:
+        """A connection for an iterator that begins; None: go on without. `epoch` is the sampler's, if it has one.
 
-    def take(self, sampler: object, epoch: int | None) -> Lease | None:
-        """A connection for an iterator that begins; None: go on without. `epoch` is the sampler's, if it has one."""
+        In steps, which give whether there is nothing to do but wait. An iterator that ends before has done its part:
+        the next one goes on there.
+        """
+        pid = os.getpid()
         try:
             with self._lock:
                 learner = self._connection()
+                joining, self._left = self._left, None
             if learner is None:
-                learner = self._join(sampler)
+                if joining is None or joining[0] != pid:
+                    joining = pid, self._join(sampler)
+                learner = yield from self._joined(*joining)
+            if learner is None:
+                return None
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
             self.trouble(error)
             return None
@@ -130,6 +127,21 @@ class Hints:
             self._leases.append(lease)
             self._last = lease
         return lease
+
+    def _joined(self, pid: int, steps: Steps[HintConnection]) -> Steps[HintConnection | None]:
+        """What the steps come to; None in a child of the process that has begun them. Raises HfsError."""
+        while os.getpid() == pid:
+            try:
+                waits = next(steps)
+            except StopIteration as end:
+                learner: HintConnection = end.value
+                return learner
+            try:
+                yield waits
+            except GeneratorExit:
+                self._left = pid, steps
+                raise
+        return None
 
     def _connection(self) -> HintConnection | None:
         """One that nobody uses, or the oldest; None if there may be a new one."""
@@ -169,12 +181,12 @@ class Hints:
         """The epoch of the newest iterator that the daemon was told of; None: none yet."""
         return self._last_epoch
 
-    def _join(self, sampler: object) -> HintConnection:
+    def _join(self, sampler: object) -> Steps[HintConnection]:
         """Raises HfsError."""
         root, address = self._daemon()
-        blob = b""
+        pieces: list[bytes] = []
         if not self._digest:
-            blob = self._encoded(root)
+            pieces = yield from self._encoded(root)
         rank, world = self._learner or orders.rank_of(sampler) or rank_and_world()
         join = Join(
             layout=self._digest,
@@ -184,19 +196,39 @@ class Hints:
             world=world,
             process=process_token(),
         )
+
+        def layout() -> Steps[list[bytes]]:
+            return pieces or (yield from self._encoded(root))
+
         # The encoding of a million paths is not kept between epochs: it is made again should another daemon want it.
-        return HintConnection.join(address, join, lambda: blob or self._encoded(root))
+        return (yield from HintConnection.joining(address, join, layout))
 
-    def _encoded(self, root: str) -> bytes:
-        layout = self._layout_of(root)
+    def _encoded(self, root: str) -> Steps[list[bytes]]:
+        """What is sent of the layout, and its digest, some milliseconds at a time. Raises HfsError."""
         mount = mountinfo.at(mountinfo.canonical(root))
-        blob = encode_layout(layout.frame(mount.part if mount is not None else ""))
-        self._digest, self._samples = layout_digest(blob), layout.samples
-        return blob
-
-    def _layout_of(self, root: str) -> Layout:
+        prefix = os.fsencode(mount.part) + b"/" if mount is not None and mount.part else b""
         if self._files is not None:
-            return files_layout(self._files, root)
+            texts, samples = (yield from _named(self._files, root)), len(self._files)
+            fields = Layout(b"-").fields_in_pieces()  # without extents, whatever the names are
+        else:
+            layout = self._loaded(root)
+            fields, texts, samples = layout.fields_in_pieces(), [], layout.samples
+            for text in fields["files"][1]:
+                texts.append(text)
+                yield False
+        for number, text in enumerate(texts if prefix else ()):
+            texts[number] = (b"" if number else prefix) + text.replace(b"\0", b"\0" + prefix)
+            yield False
+        fields["files"] = sum(map(len, texts)), _used_up(texts)
+        pieces, digest = [], new_layout_digest()
+        for piece in encode_layout_pieces(fields):
+            pieces.append(piece)
+            digest.update(piece)
+            yield False
+        self._digest, self._samples = digest.hexdigest(), samples
+        return pieces
+
+    def _loaded(self, root: str) -> Layout:
         layout = self._layout if isinstance(self._layout, Layout) else Layout.load(self._layout or "")
         if layout.file_count <= _CHECKED_FILES and (wrong := layout.changed(root)):
             raise LayoutError(f"the layout does not fit: {wrong[0]}")
@@ -221,6 +253,23 @@ class Hints:
         if len(ours) != 1:
             raise DaemonSilent(f"there are {len(ours)} mounts of hfs (give mount=)" if ours else "no mount of hfs")
         return ours[0].mountpoint
+
+
+def _named(files: Sequence[Path], root: str) -> Steps[list[bytes]]:
+    """As `files_layout` names them."""
+    try:
+        return (yield from names_in_steps(files, root))
+    except OutsideRoot:
+        real = mountinfo.canonical(root)
+        if real == root:
+            raise
+        return (yield from names_in_steps(files, real))
+
+
+def _used_up(texts: list[bytes]) -> Iterator[bytes]:
+    texts.reverse()
+    while texts:
+        yield texts.pop()
 
 
 class Lease:

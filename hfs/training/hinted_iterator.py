@@ -10,6 +10,7 @@ import contextlib
 import copy
 import logging
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any, TypeVar
 
 from hfs.training.copied_sampler import CopiedSampler, copied_at_begin, copied_at_work
@@ -51,8 +52,7 @@ class _Beginning:
         else:  # the iterator may have been loaded with a state since it was made
             at_work = _tried(lambda: copied_at_work(None, iterator, hints.index_of, ahead=hints.ahead))
             pieces = _pieces(at_work or self._copy)
-        is_slow = bool(_tried(hints.is_slow))
-        return ToldOrder(lambda: hints.take(sampler, epoch), sampler, pieces, anew, hints.index_of, is_slow=is_slow)
+        return ToldOrder(hints.taking(sampler, epoch), hints.trouble, sampler, pieces, anew, hints.index_of)
 
 
 def _tried(make: Callable[[], _Made]) -> _Made | None:
@@ -82,18 +82,27 @@ class HintedIterator(StandIn):
 
     def __next__(self) -> Any:  # noqa: ANN401 - whatever samplers give out
         told = self._hfs_told
-        if self._hfs_beginning is not None:
+        if told is None:
+            if self._hfs_beginning is None:
+                return next(self._hfs_bare)
             told = self._hfs_beginning.begin(self._hfs_bare)
             keep(self, "_hfs_beginning", None)
             keep(self, "_hfs_told", told)
-        if told is None:
-            return next(self._hfs_bare)
         try:
             item = next(self._hfs_bare)
         except BaseException as error:
             told.end(at_its_end=isinstance(error, StopIteration))
             raise
-        told.given(item)
+        if type(item) in told.plain:  # in a few steps: this is done for each index
+            given = told.given
+            given.append(item)
+            if len(given) < told.many and monotonic() < told.due:
+                return item
+            told.look()
+        else:
+            told.take_in(item)
+        if told.is_over:
+            keep(self, "_hfs_told", None)
         return item
 
     def __copy__(self) -> Any:  # noqa: ANN401 - a copy has no hints, as two would tell of one epoch

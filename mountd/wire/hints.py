@@ -15,6 +15,7 @@ samples is one frame of 10 MB. Knows nothing of what it is good for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -138,6 +139,32 @@ def encode_layout(layout: LayoutFrame) -> bytes:
     return blob
 
 
+def encode_layout_pieces(fields: Mapping[str, tuple[int, Iterable[bytes]]]) -> Iterator[bytes]:
+    """The same in pieces, none longer than PART_BYTES, made one by one: of each field of a LayoutFrame, in order, its
+    length and its bytes, in pieces. Raises ProtocolError as above."""
+    heads = [msgspec.msgpack.encode(name) + _binary_head(size) for name, (size, _) in fields.items()]
+    length = 1 + sum(map(len, heads)) + sum(size for size, _ in fields.values())
+    if length > MAX_LAYOUT_BYTES:
+        raise ProtocolError(f"a layout of {length} bytes is longer than {MAX_LAYOUT_BYTES}")
+    waiting = bytearray([0x80 | len(fields)])
+    for head, (_, pieces) in zip(heads, fields.values(), strict=True):
+        waiting += head
+        for piece in pieces:
+            waiting += piece
+            while len(waiting) > PART_BYTES:
+                yield bytes(waiting[:PART_BYTES])
+                del waiting[:PART_BYTES]
+    yield bytes(waiting)
+
+
+def _binary_head(size: int) -> bytes:
+    """What stands before so many bytes, in msgpack."""
+    for kind, width in ((b"\xc4", 1), (b"\xc5", 2)):
+        if size < 1 << 8 * width:
+            return kind + size.to_bytes(width, "big")
+    return b"\xc6" + size.to_bytes(4, "big")
+
+
 def decode_layout(blob: bytes | memoryview) -> LayoutFrame:
     """The inverse. Raises ProtocolError; the arrays in it are not looked at."""
     try:
@@ -146,9 +173,14 @@ def decode_layout(blob: bytes | memoryview) -> LayoutFrame:
         raise ProtocolError(f"a layout that means nothing: {error}") from None
 
 
+def new_layout_digest() -> xxhash.xxh3_128:
+    """Of the pieces that it is updated with."""
+    return xxhash.xxh3_128()
+
+
 def layout_digest(blob: bytes | memoryview) -> str:
     """What a layout is recognised by: 32 hexadecimal digits."""
-    digest = xxhash.xxh3_128()
+    digest = new_layout_digest()
     view = memoryview(blob)
     for first in range(0, len(blob), PART_BYTES):
         digest.update(view[first : first + PART_BYTES])

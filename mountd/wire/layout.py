@@ -9,6 +9,7 @@ and so never believes a layout that names bytes outside its files. Samples are w
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,12 @@ _Ints = npt.NDArray[np.int64]
 _BLOCK = 1 << 18
 """Extents that are widened at a time: 6 MiB, which the processor's cache nearly holds."""
 
+
+_PIECE = 1 << 19
+"""Bytes of a layout that are written out at a time."""
+
+_FIELDS = {"extents": "<i4", "offsets": "<i8", "sizes": "<i8", "starts": "<i8", "file_sizes": "<i8"}
+"""Of a LayoutFrame, after the names of the files."""
 
 _COUNTED_BYTES = 1 << 22
 """A millisecond in which no other thread can go on."""
@@ -93,6 +100,17 @@ class SampleExtents:
             starts=self._starts.astype("<i8").tobytes(),
             file_sizes=self._file_sizes.astype("<i8").tobytes(),
         )
+
+    def fields_in_pieces(self) -> dict[str, tuple[int, Iterator[bytes]]]:
+        """What `frame` says, as `encode_layout_pieces` takes it: nothing is copied at once."""
+        names = memoryview(self.names)
+        fields: dict[str, tuple[int, Iterator[bytes]]] = {
+            "files": (len(names), (bytes(names[at : at + _PIECE]) for at in range(0, len(names), _PIECE)))
+        }
+        for name, dtype in _FIELDS.items():
+            values: Integers = getattr(self, f"_{name}") if self.extent_count else NO_INTEGERS
+            fields[name] = (len(values) * np.dtype(dtype).itemsize, _pieces(values, dtype))
+        return fields
 
     def _check(self) -> None:
         for name in ("_file_sizes", "_extents", "_offsets", "_sizes", "_starts"):
@@ -210,6 +228,11 @@ class SampleExtents:
         if len(self._file_sizes) and self._file_sizes.min() >= 0:
             return int(self._file_sizes.sum(dtype=np.int64))
         return None
+
+
+def _pieces(values: Integers, dtype: str) -> Iterator[bytes]:
+    for first in range(0, len(values), _PIECE // 8):
+        yield values[first : first + _PIECE // 8].astype(dtype).tobytes()
 
 
 def ranges(starts: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hfs.hint import hinted, hints_of
+from hfs.layouts.layout import Layout
+from hfs.mountd.wire.hints import PART_BYTES, encode_layout, encode_layout_pieces
 from hfs.training import told_order
 from tests.conftest import Logs
 from tests.hfs.training.learners import FakeDaemon, listening
@@ -179,6 +182,40 @@ def test_ten_million_samples_are_told_by_parts(daemon: FakeDaemon) -> None:
     assert first == 0
     assert len(indices) <= told_order.MOST + 1
     assert indices[:100] == given
+
+
+def test_a_long_list_of_files_is_written_out_in_steps(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job has items between them; what one epoch has not done the next one goes on with, and one that is in time
+    is told from where it is."""
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
+    monkeypatch.setattr(told_order, "_FIRST_S", 0.0)
+    monkeypatch.setattr(told_order, "_STEP_S", 0.0)
+    monkeypatch.setattr(told_order, "_SHARE", 0.0)
+    monkeypatch.setattr(told_order, "_FIRST_STEPS", 40)
+    monkeypatch.setattr("hfs.layouts.files._STEP_FILES", 10)
+    monkeypatch.setattr("hfs.mountd.wire.hints.PART_BYTES", 100)
+    files = [f"/m/a/{i:03}" if i % 2 else f"b/{i:03}" for i in range(1000)]
+    sampler = hinted(list(range(60)), files=files, mount="/m", control=daemon.path)
+    for _ in range(2):
+        assert list(sampler) == list(range(60))
+        assert not daemon.heard  # not yet
+    for _ in range(20):
+        assert list(sampler) == list(range(60))
+    gc.collect()
+    daemon.wait(lambda: len(daemon.only.overs()) > 1)
+    first, indices = daemon.only.windows()[0]
+    assert indices == list(range(first, 60))
+    (layout,) = daemon.layouts.values()
+    assert layout.files == b"\0".join(name.removeprefix("/m/").encode() for name in files)
+
+
+def test_a_layout_is_the_same_in_pieces() -> None:
+    numbers = np.arange(60_000)
+    layout = Layout(b"a\0b", np.array([1 << 40] * 2), np.array([1, 2]), numbers % 2, numbers * 7, numbers + 1)
+    for each in (layout, Layout(b"a\0" * 200_000 + b"b")):
+        pieces = list(encode_layout_pieces(each.fields_in_pieces()))
+        assert b"".join(pieces) == encode_layout(each.frame())
+        assert max(map(len, pieces)) <= PART_BYTES
 
 
 def test_a_data_set_is_not_asked_by_a_copy(daemon: FakeDaemon) -> None:

@@ -150,7 +150,8 @@ def loaded(make: Callable[[], Any], hint: Callable[[Any], Any] | None, workers: 
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    is_batch = not isinstance(next(iter(make()), 0), int | np.integer)
+    first = next(iter(make()), 0)
+    is_batch = not isinstance(first, int) and getattr(first, "ndim", 1) > 0
     sampler = make() if hint is None else hint(make())
     how = {"batch_sampler": sampler} if is_batch else {"sampler": sampler, "batch_size": 4}
     seen: list[Any] = []
@@ -170,16 +171,24 @@ def loaded(make: Callable[[], Any], hint: Callable[[Any], Any] | None, workers: 
 
 LOADED = [kind for kind in KINDS if "waits" not in kind and "begins" not in kind and kind != "dictionaries"]
 """Who waits for the training cannot be drawn ahead by a loader either."""
+REFILLED = {"a list cleared and filled", "an array overwritten", "a tensor filled anew", "has a state and a buffer"}
+"""Their buffer is filled anew while the loader's queue may still have to write the batch before: with workers what the
+bare sampler gives differs from run to run."""
 FEW = ["random", "batches of random", "draws lazily", "few-shot categories", "has a state", "endless batches"]
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in FEW else pytest.param(kind, marks=pytest.mark.long) for kind in LOADED]
+    ("kind", "workers"),
+    [
+        pytest.param(kind, workers, marks=[] if kind in FEW else pytest.mark.long)
+        for workers in (0, 2)
+        for kind in LOADED
+        if not (workers and kind in REFILLED)
+    ],
 )
-@pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_gives_what_it_gives_with_the_bare_sampler(daemon: FakeDaemon, kind: str, workers: int) -> None:
     expected = loaded(KINDS[kind], None, workers)
-    assert len(expected) > 2
+    assert expected
     assert loaded(KINDS[kind], hint_with(daemon), workers) == expected
     assert loaded(KINDS[kind], hint_with(daemon), workers, daemon.die) == expected
     if kind not in FEW:
