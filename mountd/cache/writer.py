@@ -18,6 +18,8 @@ from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
 from hfs.mountd.cache.write_queue import WriteQueue
 from hfs.mountd.cache.writing import WriteJob, fail_batch, write_batch
 from hfs.mountd.core.background import call_guarded, note_fault
+from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.cache.holes import data_of, hole_blocks
 from hfs.policies.prefetch.path_filter import PathFilter
 
 
@@ -61,9 +63,17 @@ class StagedWriter:
         self._closing = True
 
     def put_nowait(
-        self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], object] | None = None
+        self,
+        file: StagedFile,
+        index: int,
+        data: memoryview,
+        on_done: Callable[[], object] | None = None,
+        *,
+        sparse: bool = False,
     ) -> bool:
         """Stage a whole chunk. True: it is present, or will be unless the disk fails. False: dropped, and counted.
+
+        `sparse`: the file, of several chunks, has holes at the source; blocks of zeros are not written.
 
         Keeps `data` until it is written. `on_done` is called later, once the chunk can be read from here or was given
         up; not at all if nothing was queued. Raises ValueError if `data` is not as long as the chunk.
@@ -73,32 +83,36 @@ class StagedWriter:
             raise ValueError(f"chunk {index} has {size} bytes, not {len(data)}")
         if index in file.present:
             return True
-        if file.is_barred(index) or not self._takes_on(file, index, size):
+        # Never while the kernel reads the object by itself, nor over what may still lie there.
+        may_shrink = not file.passed and (file.stray is None or index not in file.stray)
+        pieces = data_of(data) if sparse and may_shrink else None
+        charge_bytes = self._charge_bytes(file, index)
+        if pieces is not None:
+            charge_bytes -= hole_blocks(size, pieces) * BLOCK_BYTES
+        if file.is_barred(index) or not self._takes_on(file, size, charge_bytes):
             self._context.metrics.add("staging_dropped")
             return False
         # No checkpoint from the tests above to the queue: what is accounted is what was found free.
-        charge_bytes = self._charge_bytes(file, index)
         if file.object_id is None:
             file.object_id = self._object_ids.take_nowait()
-        # Never while the kernel reads the object by itself, nor over what may still lie there.
-        may_shrink = not file.passed and (file.stray is None or index not in file.stray)
         if file.stray is not None:
             file.stray.pop(index, None)
         file.chunks.discard(index)
         file.room_bytes += charge_bytes
         file.unsettled += 1
         file.bar(index)
-        job = WriteJob(file, index, data, self._committer.number(), charge_bytes, on_done, may_shrink=may_shrink)
+        number, may_shrink = self._committer.number(), may_shrink and pieces is None
+        job = WriteJob(file, index, data, number, charge_bytes, on_done, may_shrink=may_shrink, pieces=pieces)
         self._queue.put_nowait(job)
         self._admission.charge(charge_bytes)
         if file.present.count == 1:
             self._put_paths.add(xxhash.xxh3_64_intdigest(file.path))
         return True
 
-    def _takes_on(self, file: StagedFile, index: int, size: int) -> bool:
+    def _takes_on(self, file: StagedFile, size: int, charge_bytes: int) -> bool:
         if self._closing or file.present.too_many or not self._admission.open:
             return False
-        if not self._admission.has_room(self._charge_bytes(file, index)):
+        if not self._admission.has_room(charge_bytes):
             return False
         if not self._queue.has_place(size) or self._committer.is_behind:
             return False
@@ -142,14 +156,14 @@ class StagedWriter:
         file, index = job.file, job.index
         file.created = True
         file.present.add(index)
-        file.chunks.enter(ChunkRow(index, job.checksum, job.stored_bytes))
+        file.chunks.enter(ChunkRow(index, job.checksum, job.stored_bytes, job.hole_blocks))
         if file.stamp is not None:
             file.verify(index)
         if file.element_bytes == UNDECIDED:
             file.element_bytes = job.element_bytes
         if job.stored_bytes:
             # What was charged for the chunk as it is and was not needed goes back.
-            self._give_back(file, file.raw_room_bytes(index) - file.chunk_room_bytes(index))
+            self._give_back(file, job.room_bytes - file.chunk_room_bytes(index))
             self._context.metrics.add("staging_encoded_chunks")
         self._context.metrics.add("staging_put_chunks")
         self._context.metrics.add("staging_put_bytes", job.size_bytes)
@@ -164,9 +178,9 @@ class StagedWriter:
             self._context.health.failed(error, "staging a chunk")
         self._context.metrics.add("staging_dropped")
         if job.stray:
-            file.stray = {**(file.stray or {}), job.index: file.raw_room_bytes(job.index)}
+            file.stray = {**(file.stray or {}), job.index: job.room_bytes}
         else:
-            self._give_back(file, file.raw_room_bytes(job.index))
+            self._give_back(file, job.room_bytes)
         file.unsettled -= 1
         self._committer.dropped(job.number)
         self._reclaim_queue.settled(file)

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import errno
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import xxhash
 
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile, WritePace, staging_io
-from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
+from hfs.policies.cache.holes import hole_blocks
+from hfs.policies.geometry import Extent
 
 DIRECT_FROM_BYTES = 1 << 20
 """Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""
@@ -41,11 +43,13 @@ class WriteJob:
         "element_bytes",
         "error",
         "file",
+        "hole_blocks",
         "index",
         "may_shrink",
         "number",
         "object_id",
         "on_done",
+        "pieces",
         "shrunk",
         "size_bytes",
         "start",
@@ -63,6 +67,7 @@ class WriteJob:
         on_done: Callable[[], object] | None = None,
         *,
         may_shrink: bool = False,
+        pieces: Sequence[Extent] | None = None,
     ) -> None:
         assert file.object_id is not None
         self.file = file
@@ -87,11 +92,19 @@ class WriteJob:
         self.element_bytes = UNDECIDED
         """What the file was found to be made of when the thread began, then what the chunk was found to be made of."""
         self.shrunk: memoryview | None = None
+        self.pieces = pieces
+        """All of it that is to be written, if the rest is zeros and nothing of the chunk is on the disk; None: all."""
+        self.hole_blocks = 0 if pieces is None else hole_blocks(len(data), pieces)
         self.stored_bytes = 0
         """As how many bytes it was written; 0: as it is."""
         self.error: OSError | None = None
         self.stray = False
         """The write failed and the disk may still hold some of it."""
+
+    @property
+    def room_bytes(self) -> int:
+        """What the chunk takes at most."""
+        return blocks_bytes(self.size_bytes) - self.hole_blocks * BLOCK_BYTES
 
     @property
     def is_whole_new_file(self) -> bool:
@@ -180,8 +193,9 @@ def _write(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: 
     fd = disk.open_write(job.object_id, create=job.create, direct=False)
     try:
         lost_length = _begin(job, fd)
-        disk.io.write(fd, [data], job.start)
-        if job.stored_bytes or lost_length or (job.create and len(data) != job.file.size):
+        for piece in _pieces(job, data):
+            disk.io.write(fd, [data[piece.start : piece.end]], job.start + piece.start)
+        if job.stored_bytes or job.hole_blocks or lost_length or (job.create and len(data) != job.file.size):
             disk.io.set_length(fd, job.file.size)  # a shrunk end does not reach the end
         _change(job).end(fd)
     finally:
@@ -189,22 +203,30 @@ def _write(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: 
 
 
 def _write_direct(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: bool) -> None:
-    whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
-    parts: list[memoryview | mmap.mmap] = [data[:whole]]
-    if whole < len(data):
-        # The end of the file: O_DIRECT writes whole blocks, the excess is cut off again.
-        last = mmap.mmap(-1, BLOCK_BYTES)
-        last[: len(data) - whole] = data[whole:]
-        parts.append(last)
     fd = disk.open_write(job.object_id, create=job.create, direct=True)
     try:
         lost_length = _begin(job, fd)
-        pace.write(disk.io, fd, parts, job.start, rests=rests)
-        if job.create or job.stored_bytes or lost_length or whole < len(data):
+        for piece in _pieces(job, data):
+            pace.write(disk.io, fd, _blocks(data[piece.start : piece.end]), job.start + piece.start, rests=rests)
+        if job.create or job.stored_bytes or job.hole_blocks or lost_length or len(data) % BLOCK_BYTES:
             disk.io.set_length(fd, job.file.size)
         _change(job).end(fd)
     finally:
         disk.io.close(fd)
+
+
+def _pieces(job: WriteJob, data: memoryview) -> Sequence[Extent]:
+    return [Extent(0, len(data))] if job.pieces is None else job.pieces
+
+
+def _blocks(data: memoryview) -> list[memoryview | mmap.mmap]:
+    """The same in whole blocks, as O_DIRECT writes: what is too much at the end of the file is cut off again."""
+    whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
+    if whole == len(data):
+        return [data]
+    last = mmap.mmap(-1, BLOCK_BYTES)
+    last[: len(data) - whole] = data[whole:]
+    return [data[:whole], last] if whole else [last]
 
 
 def _undo(disk: Disk, job: WriteJob, size: int) -> None:

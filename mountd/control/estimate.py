@@ -21,7 +21,7 @@ from hfs.mountd.control.probing import Missing, Probing, Some
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm import Warming
 from hfs.mountd.control.warm_nodes import TOO_LARGE
-from hfs.mountd.fetch import Owners
+from hfs.mountd.fetch import Owners, SparseFiles
 from hfs.mountd.namespace import Namespace, Node, is_link
 from hfs.mountd.wire.protocol import Result
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
@@ -37,6 +37,7 @@ class WarmEstimate:
         namespace: Namespace,
         cache: Cache,
         owners: Owners,
+        sparse_files: SparseFiles,
         new_warming: Callable[[Report], Warming],
         small_bytes: int,
         report: Report,
@@ -45,6 +46,7 @@ class WarmEstimate:
         self._namespace = namespace
         self._cache = cache
         self._owners = owners
+        self._sparse_files = sparse_files
         self._new_warming = new_warming
         self._small_bytes = small_bytes
         self._report = report
@@ -157,7 +159,8 @@ class WarmEstimate:
             return Some(name, 0, 0, is_small=False)
         self._work.done(size_bytes)
         ours = [index for index in file.present.missing() if self._owners.caches_locally(path, index)]
-        room_bytes = sum(map(file.raw_room_bytes, ours))
+        attributes = one.attributes if isinstance(one, Node) else one
+        room_bytes = await self._sparse_files.room_bytes(file, (directory.path, name), attributes, ours)
         room_bytes += file.overhead_bytes() if ours and file.object_id is None else 0
         is_open = isinstance(one, Node) and one.opens > 0
         is_small = size_bytes <= self._small_bytes and not is_open

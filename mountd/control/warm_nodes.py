@@ -14,7 +14,7 @@ from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.control.fitting import Fitting
 from hfs.mountd.control.pending_files import PendingFile, PendingFiles
 from hfs.mountd.control.progress import ProgressCounter
-from hfs.mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline
+from hfs.mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline, SparseFiles
 from hfs.mountd.namespace import Node
 
 TOO_LARGE = "larger than any file that is staged: it is read from the source"
@@ -29,6 +29,7 @@ class WarmFetches:
     fetcher: Fetcher
     small_files: SmallFiles
     pipeline: SmallPipeline
+    sparse_files: SparseFiles
 
 
 class NodeStaging:
@@ -41,6 +42,7 @@ class NodeStaging:
         self._resolver = fetches.resolver
         self._owners = fetches.owners
         self._small_files = fetches.small_files
+        self._sparse_files = fetches.sparse_files
         self._fitting = fitting
         self._pending = pending
         self._work = work
@@ -100,7 +102,10 @@ class NodeStaging:
             return 0, self._pending.held(file.object_id, file.room_bytes)
         ours = [index for index in file.present.missing() if self._owners.caches_locally(node.path, index)]
         overhead_bytes = file.overhead_bytes() if ours and file.object_id is None else 0
-        return sum(map(file.raw_room_bytes, ours)) + overhead_bytes, file.room_bytes
+        return await self._room_bytes(node, file, ours) + overhead_bytes, file.room_bytes
+
+    async def _room_bytes(self, node: Node, file: StagedFile, indexes: list[int]) -> int:
+        return await self._sparse_files.room_bytes(file, (node.directory, node.name), node.attributes, indexes)
 
     def is_too_much(self, more_bytes: int) -> bool:
         """Whether with so much more the cache would be too small for what this command alone has staged."""
@@ -132,8 +137,8 @@ class NodeStaging:
         file, path = entry.file, entry.node.path
         if file.present.too_many:
             raise StagingError(TOO_LARGE)
-        ours = (i for i in file.present.missing() if self._owners.caches_locally(path, i))
-        lacks_bytes = sum(file.raw_room_bytes(i) for i in ours)
+        ours = [i for i in file.present.missing() if self._owners.caches_locally(path, i)]
+        lacks_bytes = await self._room_bytes(entry.node, file, ours)
         lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
         is_part = lacks_bytes > self._fitting.command_limit_bytes()
         if not is_part and self.is_too_much(lacks_bytes):

@@ -35,7 +35,7 @@ from hfs.mountd.daemon.files import FileService
 from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.status import DaemonStatus
 from hfs.mountd.daemon.storage import Storage
-from hfs.mountd.fetch import FetchStatus, Serving
+from hfs.mountd.fetch import FetchStatus, Serving, SparseFiles
 from hfs.mountd.files import FilesStatus
 from hfs.mountd.fuse import DevFuse
 from hfs.mountd.kernel import PlaneFigures
@@ -137,9 +137,12 @@ def _refreshing(
 
 def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
-    fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, fetch.small_files, files.pipeline)
+    small_files, sparse_files = fetch.small_files, SparseFiles(storage.source)
+    fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, small_files, files.pipeline, sparse_files)
     new_warming = partial(Warming, namespace, cache, fetches, metrics)
-    new_estimate = partial(WarmEstimate, namespace, cache, fetch.owners, new_warming, fetch.small_files.limit_bytes)
+    new_estimate = partial(
+        WarmEstimate, namespace, cache, fetch.owners, sparse_files, new_warming, small_files.limit_bytes
+    )
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 

@@ -25,6 +25,7 @@ from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
 from hfs.mountd.fetch.small_files import SmallFiles
 from hfs.mountd.fetch.small_files_demand import SmallDemand
 from hfs.mountd.fetch.small_pipeline import SmallPipeline, Staged
+from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.mountd.fetch.status import FetchStatus
 from hfs.mountd.fetch.stepping_back import SteppingBack
 from hfs.mountd.fetch.unsized import Unsized
@@ -64,6 +65,7 @@ __all__ = [
     "SmallFileLookups",
     "SmallFiles",
     "SmallPipeline",
+    "SparseFiles",
     "Staged",
     "SteppingBack",
     "Unsized",

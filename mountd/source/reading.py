@@ -44,6 +44,10 @@ _MAX_ORDERS = 128
 """Files whose last read is remembered, to tell whether the next one is in order: as many as have idle descriptors."""
 
 
+_MAX_EXTENTS = 1 << 16
+"""Of the data of a sparse file: what lies behind so many counts as data."""
+
+
 class Done(NamedTuple):
     """What a read took."""
 
@@ -177,6 +181,15 @@ class FileReader:
             what = "is read as it is, and not cached" if not version.size else "cannot be read to its end"
             log.warning("%s gives more than the %d bytes it says: it %s", show(directory, name), version.size, what)
 
+    async def data(self, directory: bytes, name: bytes, version: Version) -> list[Extent]:
+        """Where the file system says that its bytes are not all zeros. Raises as `read`."""
+        what = f"holes of {show(directory, name)}"
+        found: list[Extent] = await self._threads.call(
+            "prefetch", what, self._data, directory, name, version, directory=directory
+        )
+        self._metrics.add("source_opens")
+        return found
+
     def is_over(self, version: Version, at_ns: int) -> bool:
         """Whether the tick of its ctime was over at `at_ns` (time.monotonic_ns), for all that is known now."""
         return self._file_systems.clock(version.source_id).is_over(version.ctime_ns, at_ns)
@@ -243,6 +256,29 @@ class FileReader:
         except OSError as error:
             # No data from there to the end, if it has as many bytes as it says; else it cannot tell.
             return error.errno == errno.ENXIO and self._reaches(fd, version.size, into)
+
+    def _data(self, directory: bytes, name: bytes, version: Version) -> list[Extent]:
+        found: list[Extent] = []
+        fd = self._open(directory, name, version, direct=False)
+        try:
+            self._check(fd, version)
+            end = 0
+            while end < version.size:
+                if len(found) >= _MAX_EXTENTS:
+                    return [*found, Extent(end, version.size)]
+                try:
+                    start = os.lseek(fd, end, os.SEEK_DATA)
+                    end = min(os.lseek(fd, start, os.SEEK_HOLE), version.size)
+                except OSError as error:
+                    page = memoryview(bytearray(_PAGE_BYTES))
+                    if error.errno != errno.ENXIO or not self._reaches(fd, version.size, page):
+                        return [Extent(0, version.size)]  # it cannot tell
+                    break
+                found.append(Extent(start, end))
+            self._check(fd, version)
+        finally:
+            os.close(fd)
+        return found
 
     @staticmethod
     def _reaches(fd: int, size: int, into: memoryview) -> bool:

@@ -115,7 +115,13 @@ class FakeStaging:
         return StagingError("no room")
 
     def put_nowait(
-        self, file: StagedFile, index: int, data: memoryview, on_done: Callable[[], None] | None = None
+        self,
+        file: StagedFile,
+        index: int,
+        data: memoryview,
+        on_done: Callable[[], None] | None = None,
+        *,
+        sparse: bool = False,
     ) -> bool:
         if len(data) > self.room_bytes:
             return False

@@ -46,7 +46,10 @@ class IndexReader:
         sql = "SELECT number, checksum, stored FROM chunks WHERE file = ? ORDER BY number"
         with self._database.guarded():
             found = self._database.reader.execute(sql, (object_id,))
-            return [ChunkRow(number, unsigned(checksum), stored) for number, checksum, stored in found]
+            return [
+                ChunkRow(number, unsigned(checksum), max(0, stored), max(0, -stored))
+                for number, checksum, stored in found
+            ]
 
     def page(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""

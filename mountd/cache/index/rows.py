@@ -40,6 +40,8 @@ class ChunkRow(NamedTuple):
     """xxh3_64 of its bytes, however they are stored."""
     stored_bytes: int = 0
     """How many bytes stand for it on the disk, if it shrinks; 0: it is stored as it is."""
+    hole_blocks: int = 0
+    """How many blocks of it, all zeros, are not there, if it is stored as it is. None of the only chunk of a file."""
 
 
 @dataclass(frozen=True, slots=True)

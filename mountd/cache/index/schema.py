@@ -27,13 +27,14 @@ _MARK = "index.damaged"
 APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
-FORMAT = 6
+FORMAT = 7
 """user_version. A release reads its own format and older ones; each change of TABLES is a new number.
 
 2: chunks may be encoded (`stored`, and their totals in `state`).
 3: objects have a stamp, rows a proof; the state knows how far the scrub is.
 4, 5: attributes of files may be kept.
-6: files may be pinned."""
+6: files may be pinned.
+7: chunks may have holes (`stored` below 0)."""
 
 _PIN_INDEXES = (
     # Whoever looks for what was used longest ago never comes by what is pinned, however much that is.
@@ -90,7 +91,7 @@ TABLES = (
         file INTEGER NOT NULL,          -- files.id
         number INTEGER NOT NULL,
         checksum INTEGER NOT NULL,      -- xxh3_64
-        stored INTEGER NOT NULL DEFAULT 0,  -- as in files
+        stored INTEGER NOT NULL DEFAULT 0,  -- as in files; below 0: as it is, but for so many blocks of zeros
         PRIMARY KEY (file, number)
     ) WITHOUT ROWID""",
     # Evicted, but perhaps not yet removed from the disk: still accounted.
@@ -120,11 +121,12 @@ TABLES = (
     f"PRAGMA user_version = {FORMAT}",
 )
 
+_FROM_6 = (f"PRAGMA user_version = {FORMAT}",)
 _FROM_5 = (
     "ALTER TABLE files ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
     "DROP INDEX files_by_use",
     *_PIN_INDEXES,
-    f"PRAGMA user_version = {FORMAT}",
+    *_FROM_6,
 )
 _FROM_3 = (*_ATTRIBUTES, *_FROM_5)
 _FROM_4 = (
@@ -153,7 +155,7 @@ _FROM_1 = (
     *_FROM_2,
 )
 
-_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5}
+_UPGRADES = {1: _FROM_1, 2: _FROM_2, 3: _FROM_3, 4: _FROM_4, 5: _FROM_5, 6: _FROM_6}
 """What makes an index of an older format one of this, in one transaction. No row is touched, however many there are (of
 a million an index is sorted anew, in a second): rows from before have no stamp, so their objects are verified when they
 are first used."""

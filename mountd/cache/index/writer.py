@@ -21,7 +21,7 @@ from hfs.mountd.cache.index.columns import (
 )
 from hfs.mountd.cache.index.counts import Counts
 from hfs.mountd.cache.index.database import IndexDatabase
-from hfs.mountd.cache.index.rows import Committed, ScrubRow, StagedRow, Stamp
+from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
 from hfs.mountd.cache.index.schema import signed
 from hfs.mountd.cache.index.sources import Sources
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
@@ -66,7 +66,7 @@ class IndexWriter:
             for row in rows:
                 version = row.version
                 if version.size > row.chunk_bytes:
-                    chunks.extend((row.object_id, c.number, signed(c.checksum), c.stored_bytes) for c in row.chunks)
+                    chunks.extend(_chunk_values(row.object_id, chunk) for chunk in row.chunks)
                 if row.is_new:
                     new.append(_new_values(row, sources[version.source_id]))
                 else:
@@ -132,11 +132,11 @@ class IndexWriter:
             if row is None:
                 return
             for number, size_bytes in chunks:
-                stored_bytes = _take_chunk(row, number, database)
-                if stored_bytes is not None:
-                    gone.add_chunk(size_bytes, stored_bytes)
-                    gone.blocks += blocks_bytes(stored_bytes or size_bytes) // BLOCK_BYTES
-            if gone.blocks:
+                found = _take_chunk(row, number, database)
+                if found is not None:
+                    gone.add_chunk(size_bytes, found.stored_bytes)
+                    gone.blocks += blocks_bytes(found.stored_bytes or size_bytes) // BLOCK_BYTES - found.hole_blocks
+            if gone.bytes:
                 proof = stamp_values(object_id, row.version, row.chunk_bytes, False, None, 0, None)
                 where = f"complete = 0, checksum = NULL, stored = 0, blocks = blocks - ?, {SET_STAMP} WHERE id = ?"
                 values = (gone.blocks, *(proof if row.proven else _NO_STAMP), object_id)
@@ -232,11 +232,16 @@ def _single_values(row: Committed) -> tuple[Any, ...]:
     return (None if checksum is None else signed(checksum), stored_bytes, *proof)
 
 
-def _take_chunk(row: StagedRow, number: int, database: sqlite3.Connection) -> int | None:
-    """Delete a chunk's row, if it has one. As how many bytes it was stored, 0: as it is; None: it was not there."""
+def _chunk_values(object_id: int, chunk: ChunkRow) -> tuple[int, int, int, int]:
+    """A row of `chunks`."""
+    return object_id, chunk.number, signed(chunk.checksum), chunk.stored_bytes or -chunk.hole_blocks
+
+
+def _take_chunk(row: StagedRow, number: int, database: sqlite3.Connection) -> ChunkRow | None:
+    """Delete a chunk's row, if it has one, which is given without its checksum. None: it was not there."""
     if row.version.size <= row.chunk_bytes:
-        return row.stored_bytes if row.checksum is not None else None
+        return ChunkRow(number, 0, row.stored_bytes) if row.checksum is not None else None
     key = (row.object_id, number)
     found = database.execute("SELECT stored FROM chunks WHERE file = ? AND number = ?", key).fetchone()
     database.execute("DELETE FROM chunks WHERE file = ? AND number = ?", key)
-    return None if found is None else int(found[0])
+    return None if found is None else ChunkRow(number, 0, max(0, found[0]), max(0, -found[0]))

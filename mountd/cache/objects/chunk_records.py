@@ -19,8 +19,9 @@ class ChunkRecords:
         self._count = count
         self._checksums: array[int] | None = None
         self._stored: array[int] | None = None
+        """As how many bytes, or less how many blocks, below 0."""
         self._shrunk = 0
-        """How many in `_stored` are not 0."""
+        """How many in `_stored` are above 0."""
 
     @property
     def plain(self) -> bool:
@@ -33,18 +34,22 @@ class ChunkRecords:
 
     def stored_bytes(self, number: int) -> int:
         """How many bytes stand on the disk for a chunk that shrinks; 0: it is there as it is."""
-        return self._stored[number] if self._stored is not None else 0
+        return max(0, self._stored[number]) if self._stored is not None else 0
+
+    def hole_blocks(self, number: int) -> int:
+        """How many blocks of zeros of a chunk that does not are not on the disk."""
+        return max(0, -self._stored[number]) if self._stored is not None else 0
 
     def row(self, number: int) -> ChunkRow:
         """As the index has it."""
-        return ChunkRow(number, self.checksum(number), self.stored_bytes(number))
+        return ChunkRow(number, self.checksum(number), self.stored_bytes(number), self.hole_blocks(number))
 
     def enter(self, row: ChunkRow) -> None:
         """A chunk is on the disk."""
         if self._checksums is None:
             self._checksums = array("Q", bytes(8 * self._count))
         self._checksums[row.number] = row.checksum
-        self._store(row.number, row.stored_bytes)
+        self._store(row.number, row.stored_bytes or -row.hole_blocks)
 
     def discard(self, number: int) -> None:
         """Nothing is left of the chunk: it is about to be written anew."""
@@ -55,10 +60,10 @@ class ChunkRecords:
         self._checksums = self._stored = None
         self._shrunk = 0
 
-    def _store(self, number: int, stored_bytes: int) -> None:
+    def _store(self, number: int, stored: int) -> None:
         if self._stored is None:
-            if not stored_bytes:
+            if not stored:
                 return
-            self._stored = array("I", bytes(4 * self._count))
-        self._shrunk += (stored_bytes > 0) - (self._stored[number] > 0)
-        self._stored[number] = stored_bytes
+            self._stored = array("q", bytes(8 * self._count))
+        self._shrunk += (stored > 0) - (self._stored[number] > 0)
+        self._stored[number] = stored

@@ -14,7 +14,7 @@ from hfs.mountd.base.delegation import Delegation
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects.chunk_records import ChunkRecords
-from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 from hfs.policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ class StagedFile:
 
     def chunk_room_bytes(self, index: int) -> int:
         """What chunk `index` takes on the disk, as it is stored."""
-        return blocks_bytes(self.chunks.stored_bytes(index) or self.chunk_size(index))
+        size = self.chunks.stored_bytes(index) or self.chunk_size(index)
+        return blocks_bytes(size) - self.chunks.hole_blocks(index) * BLOCK_BYTES
 
     def raw_room_bytes(self, index: int) -> int:
         """What chunk `index` takes on the disk at most: as it is."""

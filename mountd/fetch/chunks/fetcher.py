@@ -30,6 +30,7 @@ from hfs.mountd.fetch.chunks.turns import FetchTurns
 from hfs.mountd.namespace import Node, by_any_name
 from hfs.mountd.peers import PeerAnswer
 from hfs.mountd.source import Source
+from hfs.policies.cache.holes import is_sparse
 from hfs.policies.geometry import Extent, chunk_extent
 from hfs.policies.iomode import SMALL_BYTES
 
@@ -264,7 +265,9 @@ class Fetcher:
         data = into[: extent.size].toreadonly()
         # No checkpoint from here to the return: the chunk is held before its flight ends, so nobody fetches it again.
         stage = goal is not Goal.IN_MEMORY and self._owners.caches_locally(node.path, index)
-        if not stage or not self._stage(key, file, data):
+        if not stage or not self._stage(
+            key, file, data, sparse=is_sparse(version.size, node.attributes.blocks, file.chunk_bytes)
+        ):
             wanted = buffer is not None or version.size > SMALL_BYTES
             if wanted and push is not Push.NEVER:  # else who waits for it pushes it itself
                 push = Push.WHOLE  # nobody keeps it but the page cache
@@ -311,10 +314,10 @@ class Fetcher:
             node, lambda directory, name: self._source.files.read(directory, name, version, extent, into, urgent=urgent)
         )
 
-    def _stage(self, key: ChunkKey, file: StagedFile, data: memoryview) -> bool:
+    def _stage(self, key: ChunkKey, file: StagedFile, data: memoryview, *, sparse: bool = False) -> bool:
         """Put a chunk to staging, and answer it from memory until it can be read from there. False: not taken."""
         self._held.land(key, data)
-        taken = self._cache.writer.put_nowait(file, key[1], data, lambda: self._held.written(key))
+        taken = self._cache.writer.put_nowait(file, key[1], data, lambda: self._held.written(key), sparse=sparse)
         if not taken or key[1] in file.present:  # staged meanwhile: nothing was queued
             self._held.written(key)
         return taken

@@ -89,7 +89,7 @@ def test_a_row_comes_back_as_it_went_in(index: Index) -> None:
     index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [0, 3]), committed(2, 5, [0], version=huge)])
     ((one,), (two,)) = index.reader.find([Version("aa", 1, 3 * CHUNK + 1, 1, 1), huge])
     assert (one.object_id, one.complete, one.staged_bytes, one.path) == (1, False, CHUNK + 1, b"p/1")
-    assert index.reader.chunks(1) == [(0, (1 << 64) - 1, 0), (3, (1 << 64) - 4, 0)]
+    assert index.reader.chunks(1) == [ChunkRow(0, (1 << 64) - 1), ChunkRow(3, (1 << 64) - 4)]
     assert (two.version, two.complete, two.checksum, two.staged_bytes) == (huge, True, (1 << 64) - 1, 5)
     assert index.reader.find([Version("cc", 1, 0, 0, 0)]) == [[]]
     assert_totals(index)
@@ -170,7 +170,7 @@ def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> 
     for _ in range(2):  # the second time there is nothing to do
         index = Index(cache(tmp_path))
         assert_totals(index)
-        assert index.reader.chunks(1) == [(2, (1 << 64) - 3, 0)]
+        assert index.reader.chunks(1) == [ChunkRow(2, (1 << 64) - 3)]
         assert [(row.path, row.complete, row.stored_bytes) for row in index.reader.page(0, 9)] == [
             (b"p/1", False, 0),
             (b"p/2", True, 0),

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from hfs.mountd.base.errors import MountError
+from hfs.mountd.cache import StagedFile
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.core.metrics import Metrics
 from tests.support.faults import (
@@ -18,11 +19,13 @@ from tests.support.faults import (
     SIZE,
     disk_bytes,
     healthy_staging,
+    page_aligned,
     put,
     run,
     stage,
     version_of,
 )
+from tests.support.pattern import pattern
 
 
 def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Path) -> None:
@@ -291,5 +294,53 @@ def test_a_full_queue_drops_what_is_new(tmp_path: Path) -> None:
             assert staging.statistics().queued_bytes == 0
             assert put(staging, file, 2)
             assert metrics["staging_dropped"] == 2
+
+    run(main)
+
+
+def test_blocks_of_zeros_of_a_sparse_file_take_no_room(tmp_path: Path) -> None:
+    """Neither on the disk nor in the account, after a restart too; what it gives back is what it took."""
+    size = 20 * CHUNK_BYTES + 1000
+    blocks = {0: 1, 1: 0, 2: 16, 5: 3, 20: 0}
+    """By chunk, how many of its first blocks have data; the last one has its last byte."""
+
+    def content(file: StagedFile, index: int) -> bytes:
+        data = pattern(1, index, blocks.get(index, 0) * 4096)
+        end = b"e" if index == 20 else b""
+        return data + bytes(file.chunk_size(index) - len(data) - len(end)) + end
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            file = await staging.files.get(version_of(1, size), b"f")
+            for index in (5, *(number for number in range(21) if number != 5)):
+                assert staging.writer.put_nowait(file, index, page_aligned(content(file, index)), sparse=True)
+            await staging.committer.wait_committed()
+            wanted_bytes = (1 + 16 + 3 + 1) * 4096 + file.overhead_bytes()
+            assert file.durable
+            assert staging.room.used_bytes == file.room_bytes == wanted_bytes
+            assert disk_bytes(str(tmp_path)) <= wanted_bytes
+        for _ in range(2):
+            async with healthy_staging(tmp_path) as staging:
+                file = await staging.files.get(version_of(1, size))
+                assert staging.room.used_bytes == file.room_bytes == wanted_bytes
+                assert file.durable
+                for index in range(21):
+                    assert await staging.reader.read_chunk(file, index) == content(file, index)
+        async with healthy_staging(tmp_path) as staging:
+            file = await staging.files.get(version_of(1, size))
+            for index, freed_bytes in ((5, 3 * 4096), (1, 0), (2, 16 * 4096)):
+                assert await staging.evictions.evict_chunk(file, index) == freed_bytes
+                wanted_bytes -= freed_bytes
+                assert index not in file.committed
+                assert staging.room.used_bytes == file.room_bytes == wanted_bytes
+            assert staging.writer.put_nowait(file, 5, page_aligned(content(file, 5)), sparse=True)
+            assert staging.writer.put_nowait(file, 1, page_aligned(content(file, 1)))  # as it is
+            await staging.committer.wait_committed()
+            wanted_bytes += 3 * 4096 + CHUNK_BYTES
+            assert staging.room.used_bytes == file.room_bytes == wanted_bytes
+        async with healthy_staging(tmp_path) as staging:
+            assert staging.room.used_bytes == wanted_bytes
+            await staging.evictions.evict_paths()
+            assert staging.room.used_bytes == 0
 
     run(main)

@@ -71,7 +71,7 @@ async def test_where_nothing_is_admitted_nothing_is_read_to_be_thrown_away() -> 
 
 async def test_what_was_admitted_and_is_not_taken_is_refused() -> None:
     async with parts_of(tree()) as parts:
-        parts.staging.put_nowait = lambda *_: False  # type: ignore[method-assign]  # the queue of the disk is full
+        parts.staging.put_nowait = lambda *_, **__: False  # type: ignore[method-assign]  # the queue is full
         assert await ensure(parts, Goal.STAGED) is Ensured.REFUSED
         assert reads(parts) == 1
 

@@ -115,7 +115,7 @@ async def test_while_the_cache_disk_rests_no_chunk_is_read_to_be_thrown_away(mon
         learner = await joined(parts, samples_of(b"f", 8 * CHUNK, CHUNK // 4))
         with monkeypatch.context() as resting:
             resting.setattr(parts.staging, "admits_nowait", lambda *_: False)
-            resting.setattr(parts.staging, "put_nowait", lambda *_: False)
+            resting.setattr(parts.staging, "put_nowait", lambda *_, **__: False)
             await told(learner, order(list(range(32))))
             await trio.sleep(100)
             assert parts.source.reads == []
