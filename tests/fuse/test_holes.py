@@ -41,7 +41,9 @@ def check(path: Path, size: int, data: dict[int, bytes]) -> None:
                 assert os.pread(file.fileno(), 5000, at + len(expected)) == bytes(5000)
 
 
-@pytest.mark.parametrize("size", [(8 << 30) + 77, pytest.param(1 << 40, marks=pytest.mark.long)], ids=["8G", "1T"])
+@pytest.mark.parametrize(
+    "size", [(1 << 30) + 77, pytest.param((8 << 30) + 77, marks=pytest.mark.long)], ids=["1G", "8G"]
+)
 def test_holes_take_neither_room_nor_reads(tmp_path: Path, hfs_mount: HfsMount, size: int) -> None:
     source = tmp_path / "source"
     source.mkdir()
