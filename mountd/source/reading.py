@@ -44,6 +44,8 @@ _MAX_ORDERS = 128
 """Files whose last read is remembered, to tell whether the next one is in order: as many as have idle descriptors."""
 
 
+_LAST_OFFSET = (1 << 63) - 1
+
 _MAX_EXTENTS = 1 << 16
 """Of the data of a sparse file: what lies behind so many counts as data."""
 
@@ -323,6 +325,8 @@ class FileReader:
     def _has_more(self, fd: int, size: int) -> bool:
         """Whether there are bytes behind the end that the file says."""
         begin = size - size % _PAGE_BYTES if _is_direct(fd) else size
+        if begin + _PAGE_BYTES > _LAST_OFFSET:
+            return False  # no file has, and the system call would be refused
         with mmap.mmap(-1, _PAGE_BYTES) as room:
             return os.preadv(fd, [room], begin) > size - begin
 
