@@ -38,7 +38,7 @@ def _learners(mount: Mount, folders: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for rank in range(LEARNERS):
             join = Join(digest, "train", "bench", rank, LEARNERS, f"learner {rank}")
-            learner = HintConnection.join(find_socket(str(mount.path)), join, lambda: blob)
+            learner = HintConnection.join(find_socket(str(mount.path)), join, blob)
             stack.callback(learner.close)
             learner.send_order(0, order[rank::LEARNERS])
             learner.wait_answered(_SETTLED_S)

@@ -133,7 +133,7 @@ def order_all(tree: Tree, user: User, hfs: Hfs, client: Client) -> set[str]:
     told, tell = os.pipe()
 
     def follow() -> str:
-        learner = HintConnection.join(hfs.socket.name, Join(layout_digest(blob)), lambda: blob)
+        learner = HintConnection.join(hfs.socket.name, Join(layout_digest(blob)), blob)
         learner.send_order(0, np.arange(len(tree.files)))
         learner.wait_answered(ANSWERED_S)
         os.read(told, 1)
@@ -211,7 +211,7 @@ def test_others_are_told_figures_and_no_names(tmp_path: Path, hfs_mount: HfsMoun
     with reachable(tmp_path / "control") as folder:
         hfs = hfs_mount(tree.root, "--control", folder / "socket")
         blob = encode_layout(LayoutFrame(b"\0".join(map(os.fsencode, tree.files))))
-        learner = HintConnection.join(str(hfs.socket), Join(layout_digest(blob), name="own"), lambda: blob)
+        learner = HintConnection.join(str(hfs.socket), Join(layout_digest(blob), name="own"), blob)
         try:
             with open(hfs.path / tree.files[0], "rb") as file:
                 assert file.read()
