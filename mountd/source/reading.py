@@ -217,9 +217,11 @@ class FileReader:
         try:
             self._check(fd, version)
             try:
-                reads = 0 if large and self._is_hole(fd, version, extent, into) else self._fill(fd, extent, into)
-                if not reads:
+                if large and self._is_hole(fd, version, extent, into):
                     into[: extent.size] = bytes(extent.size)
+                    reads, more = 0, False
+                else:
+                    reads, more = self._fill(fd, extent, into)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self.direct:
                     raise
@@ -228,15 +230,16 @@ class FileReader:
                 os.close(fd)
                 fd, opened = buffered, opened + 1
                 self._check(fd, version)
-                reads = self._fill(fd, extent, into)
-            more = extent.end == version.size and self._has_more(fd, version.size)
+                reads, more = self._fill(fd, extent, into)
+            if extent.end == version.size and reads and not extent.end % _PAGE_BYTES:
+                more = self._has_more(fd, version.size)  # else the last page has told
             self._check(fd, version)
             keep = large
             if not large or not self.direct:
                 # Read once and staged: these pages would only push out others.
                 os.posix_fadvise(fd, extent.start, extent.size, os.POSIX_FADV_DONTNEED)
             digest = None if is_over else xxhash.xxh3_64_intdigest(into[: extent.size])
-            return Done(opened, reads, at_ns, digest, more)
+            return Done(opened, reads, at_ns, digest, more and extent.end == version.size)
         finally:
             if keep:
                 self._idle_files.keep(version, fd)
@@ -305,7 +308,8 @@ class FileReader:
                 os.close(fd)
         return digest.intdigest()
 
-    def _fill(self, fd: int, extent: Extent, into: memoryview) -> int:
+    def _fill(self, fd: int, extent: Extent, into: memoryview) -> tuple[int, bool]:
+        """How many reads it took, and whether the last page of it went on."""
         wanted, done, reads = extent.size, 0, 0
         length = -(-wanted // _PAGE_BYTES) * _PAGE_BYTES
         while done < wanted:
@@ -320,15 +324,14 @@ class FileReader:
                 if got <= 0:
                     raise OSError(errno.EINVAL, "the source gives less than a page at a time")
             done += got
-        return reads
+        return reads, done > wanted
 
     def _has_more(self, fd: int, size: int) -> bool:
-        """Whether there are bytes behind the end that the file says."""
-        begin = size - size % _PAGE_BYTES if _is_direct(fd) else size
-        if begin + _PAGE_BYTES > _LAST_OFFSET:
+        """Whether there are bytes behind the end that the file says, where that is the end of a page."""
+        if size + _PAGE_BYTES > _LAST_OFFSET:
             return False  # no file has, and the system call would be refused
         with mmap.mmap(-1, _PAGE_BYTES) as room:
-            return os.preadv(fd, [room], begin) > size - begin
+            return os.preadv(fd, [room], size) > 0
 
     def _open(self, directory: bytes, name: bytes, version: Version, *, direct: bool) -> int:
         """A descriptor of a file on the file system of `version`: on another one, mounted there since, there may be a
