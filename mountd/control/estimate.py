@@ -22,7 +22,7 @@ from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm import Warming
 from hfs.mountd.control.warm_nodes import TOO_LARGE
 from hfs.mountd.fetch import Owners, SparseFiles
-from hfs.mountd.namespace import Namespace, Node, is_link
+from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.wire.protocol import Result
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
@@ -95,9 +95,10 @@ class WarmEstimate:
             detail=detail,
         )
 
-    async def _walk(self, node: Node) -> None:
-        if is_link(node):
-            node = await self._namespace.links.follow(node.path)
+    async def _walk(self, met: Node) -> None:
+        node = await self._namespace.links.met(met)
+        if node is None:
+            return
         if node.version is not None:
             if node.parent is not None:
                 self._walked(node.parent, [await self._count(node.parent, node.name, node, node.version)])

@@ -30,7 +30,7 @@ from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm_nodes import NodeStaging, WarmFetches
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import BATCH_FILES, Place
-from hfs.mountd.namespace import Namespace, Node, is_link
+from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.wire.protocol import Result
 
 _DEFAULT_JOBS = 16
@@ -202,9 +202,10 @@ class Warming:
             except HfsError as error:
                 self._work.fail(directory.path, error)
 
-    async def _walk(self, node: Node, send: _Send) -> None:
-        if is_link(node):
-            node = await self._namespace.links.follow(node.path)
+    async def _walk(self, met: Node, send: _Send) -> None:
+        node = await self._namespace.links.met(met)
+        if node is None:
+            return
         if node.version is not None:
             if await self._nodes.gives_bytes(node):
                 raise SourceError(errno.EIO, "it gives more bytes than it says: it is read as it is, and not cached")

@@ -20,6 +20,10 @@ _MOST_LINKS = 40
 """In one path, as for the kernel."""
 
 
+class NamesNothing(SourceError):
+    """A path that nobody can open: something on its way is not there, or its links go round in a circle."""
+
+
 class Links:
     """`mountpoint`: as jobs name the root."""
 
@@ -49,19 +53,29 @@ class Links:
                 continue
             node = (await self._lookups.child(places[-1], name)).node
             if node is None:
-                raise SourceError(errno.ENOENT, _shown(path) + (", the end of a link" if links else ""))
+                raise NamesNothing(errno.ENOENT, _shown(path) + (", the end of a link" if links else ""))
             if not is_link(node):
                 places.append(node)
                 continue
             links += 1
             if links > _MOST_LINKS:
-                raise SourceError(errno.ELOOP, _shown(path))
+                raise NamesNothing(errno.ELOOP, _shown(path))
             target = await self._metadata.readlink(places[-1].path, name)
             if target.startswith(b"/"):
                 target = self._below(path, target)
                 places = places[:1]
             names = target.split(b"/") + names
         return places[-1]
+
+    async def met(self, node: Node) -> Node | None:
+        """What somebody who walks over the tree has met: what it names, if it is a link. None: a link that names
+        nothing, as trees may have many of. Raises SourceError for others that cannot be followed."""
+        if not is_link(node):
+            return node
+        try:
+            return await self.follow(node.path)
+        except NamesNothing:
+            return None
 
     def _below(self, path: bytes, target: bytes) -> bytes:
         """An absolute target, relative to the root. Raises SourceError."""

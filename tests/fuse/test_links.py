@@ -79,4 +79,6 @@ def test_links_that_cannot_be_followed_are_said(farm: Path, hfs_mount: HfsMount,
     assert hfs.status()["staged"]["files"] == 1
     code, said = cache("warm", hfs.path)
     assert code != 0, said
+    assert "leads out of SOURCE" in said, said
+    assert "No such file" not in said, said  # met on the way, it is nobody's loss
     assert hfs.status()["staged"]["files"] == len(CONTENT)
