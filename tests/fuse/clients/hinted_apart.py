@@ -34,7 +34,7 @@ class Shuffled:
 def main(mount: str, count: int) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     files = [os.path.join(mount, f"d{number % 4}/{number}") for number in range(count)]
-    sampler: Any = hinted(Shuffled(count), files=files, name="apart")
+    sampler: Any = hinted(Shuffled(count), files=files, name="apart", ahead=True)
     for epoch, _ in enumerate(sys.stdin):
         sampler.set_epoch(epoch)
         indices = iter(sampler)
