@@ -30,7 +30,7 @@ FOREIGN = {
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--overlap", "--uid", "--label", "--format", "--array", "--mpi"),  # of srun, sbatch, squeue
     "--long",  # of scripts/check
-    *("--only", "--runs", "--quick", "--plots"),  # of scripts/bench
+    *("--only", "--runs", "--seed", "--quick", "--plots"),  # of scripts/bench
     *("--no-index", "--no-cache-dir", "--find-links", "--wheelhouse"),  # of pip, of scripts/wheels
     *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker
     "--fusemount",  # of apptainer
