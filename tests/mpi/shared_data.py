@@ -17,12 +17,12 @@ SHAPE = (5, 7, 13)
 _SAMPLE_BYTES = 2 * 5 * 7 * 13
 
 
-def fixed_layout(mtime_ns: int = -1) -> Layout:
-    """Samples of one extent each, one behind the other."""
+def fixed_layout(*mtime_ns: int) -> Layout:
+    """Samples of one extent each, one behind the other; of the version of that time, or of any."""
     return Layout(
         NAME,
         file_sizes=np.array([FILE_BYTES]),
-        file_mtimes_ns=np.array([mtime_ns]),
+        file_mtimes_ns=np.array(mtime_ns, np.int64),
         extents=np.zeros(SAMPLES, np.int64),
         offsets=np.arange(SAMPLES) * _SAMPLE_BYTES + 11,
         sizes=np.full(SAMPLES, _SAMPLE_BYTES),

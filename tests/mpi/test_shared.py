@@ -47,9 +47,6 @@ def test_through_a_mount_the_source_is_read_once(
 
 
 @pytest.mark.fuse
-@pytest.mark.xfail(
-    reason="a fault: since orders are told in steps, one that a NodeBatches draws never joins", strict=False
-)
 def test_an_order_that_one_rank_draws_is_hinted_once(
     mpirun: Callable[..., Job], hfs_mount: Callable[..., Hfs], source: Path
 ) -> None:

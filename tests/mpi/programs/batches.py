@@ -175,7 +175,7 @@ def errors() -> None:
         assert len([1 for _ in node.epoch(batches_of(0))]) == len(batches_of(0))
     with NodeBatches(world, layout, root=FOLDER, shape=(5,)) as node:
         assert "Leave shape away" in raised(ConfigError, list, node.epoch([[0]]))
-    changed = fixed_layout(mtime_ns=1)
+    changed = fixed_layout(1)
     with NodeBatches(world, changed, root=FOLDER) as node:
         assert "changed since the layout was made" in raised(LayoutError, list, node.epoch([[0]]))
     with NodeBatches(world, layout, root=FOLDER + "/nowhere") as node:
