@@ -191,7 +191,7 @@ def waits(own: Own) -> Iterator[int]:
 
     own.told = told  # type: ignore[method-assign]
     for _ in range(30):
-        yield (done.get(timeout=5) * 7 + 1) % COUNT
+        yield (done.get(timeout=0.5) * 7 + 1) % COUNT
 
 
 def reshuffled() -> Own:

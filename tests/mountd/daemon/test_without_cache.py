@@ -24,6 +24,7 @@ from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon import storage as storage_module
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage, open_storage
+from hfs.mountd.ledger import ledger as ledger_module
 from hfs.mountd.namespace import Journal
 from hfs.mountd.wire.handover import Handover
 from tests.conftest import Logs
@@ -175,8 +176,11 @@ async def test_who_takes_a_mount_over_hears_what_is_wrong(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("real_clock")
-async def test_a_mount_begins_without_a_cache_unless_that_was_given_wrongly(tmp_path: Path, logs: Logs) -> None:
+async def test_a_mount_begins_without_a_cache_unless_that_was_given_wrongly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
     logs.expect("there is no cache")
+    monkeypatch.setattr(ledger_module, "_DAEMON_S", 0.0)
     workers = Workers()
     begun = partial(opened, tmp_path, workers, asked=True, generation=0)
     async with workers.running():
