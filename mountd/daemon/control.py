@@ -35,7 +35,7 @@ from hfs.mountd.daemon.files import FileService
 from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.status import DaemonStatus
 from hfs.mountd.daemon.storage import Storage
-from hfs.mountd.fetch import FetchStatus, Serving, SparseFiles
+from hfs.mountd.fetch import FetchStatus, Serving
 from hfs.mountd.files import FilesStatus
 from hfs.mountd.fuse import DevFuse
 from hfs.mountd.kernel import PlaneFigures
@@ -137,7 +137,7 @@ def _refreshing(
 
 def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
-    small_files, sparse_files = fetch.small_files, SparseFiles(storage.source)
+    small_files, sparse_files = fetch.small_files, fetch.sparse_files
     fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, small_files, files.pipeline, sparse_files)
     new_warming = partial(Warming, namespace, cache, fetches, metrics)
     new_estimate = partial(

@@ -25,6 +25,7 @@ from hfs.mountd.fetch import (
     SmallFileLookups,
     SmallFiles,
     SmallPipeline,
+    SparseFiles,
     Unsized,
 )
 from hfs.mountd.files import IoMode
@@ -58,6 +59,7 @@ class Fetching:
     resolver: Resolver
     small_files: SmallFiles
     small_demand: SmallDemand
+    sparse_files: SparseFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def fetching(
         resolver=resolver,
         small_files=SmallFiles(namespace, cache, fetcher, resolver, owners, lookups, batches),
         small_demand=SmallDemand(namespace, cache, fetcher, held, owners, source, lookups, nursery),
+        sparse_files=SparseFiles(source, namespace, nursery),
     )
 
 

@@ -48,7 +48,7 @@ def fuse_of(
         fast,
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
-        FileReplies(namespace, permissions, opening, handles, read_path, readers, boundary.interrupts, metrics),
+        FileReplies(namespace, permissions, opening, handles, read_path, readers, files.fetch.sparse_files, boundary),
         XattrReplies(namespace, permissions, names.xattrs, control.own_xattrs.value),
         storage.source,
     )

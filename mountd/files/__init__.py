@@ -5,7 +5,7 @@ and `namespace`.
 """
 
 from hfs.mountd.files.delegations import Delegations
-from hfs.mountd.files.handles import DirectoryHandle, Handles
+from hfs.mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from hfs.mountd.files.inheritance import have_names_looked_up, open_again
 from hfs.mountd.files.io_mode import IoMode
 from hfs.mountd.files.open_modes import OpenModes
@@ -29,6 +29,7 @@ __all__ = [
     "TIERS",
     "Delegations",
     "DirectoryHandle",
+    "FileHandle",
     "FilesStatus",
     "Handles",
     "IoMode",

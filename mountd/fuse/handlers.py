@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from hfs.mountd.kernel import fastpath  # noqa: F401 - imported for its effect
+from hfs.mountd.kernel import fastpath
 
 # Before pyfuse3, which then finds the extension's functions in front of libfuse's.
 
@@ -130,6 +130,8 @@ class Handlers(ReadOnly):
     async def read(  # type: ignore[override]  # pyfuse3 takes any contiguous buffer; its stub says bytes
         self, fh: int, off: int, size: int
     ) -> bytes | bytearray | memoryview:
+        if size >= fastpath.SEEK:
+            return await self._files.seek(fh, off, size - fastpath.SEEK)
         return await self._files.read(fh, off, size)  # which decides by itself whether its wait can be ended
 
     @bounded

@@ -1,4 +1,4 @@
-"""Files that the kernel opens and reads: replies to OPEN and READ that have to wait.
+"""Files that the kernel opens and reads: replies to OPEN, READ and LSEEK that have to wait.
 
 A read reply shorter than what the file has is taken by the kernel for the end of the file, which is a wrong byte: it
 becomes EIO here.
@@ -17,9 +17,9 @@ from hfs.mountd.kernel import fastpath
 import pyfuse3
 
 from hfs.mountd.base.errors import SourceError
-from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.files import Handles, Opening, Readers, ReadPath
-from hfs.mountd.fuse.interrupts import Interrupts
+from hfs.mountd.fetch import SparseFiles
+from hfs.mountd.files import FileHandle, Handles, Opening, Readers, ReadPath
+from hfs.mountd.fuse.boundary import Boundary
 from hfs.mountd.namespace import Asker, Namespace, Permissions, wanted_by
 from hfs.policies.geometry import clamp
 
@@ -35,8 +35,8 @@ class FileReplies:
         handles: Handles,
         read_path: ReadPath,
         readers: Readers,
-        interrupts: Interrupts,
-        metrics: Metrics,
+        sparse_files: SparseFiles,
+        boundary: Boundary,
     ) -> None:
         self._namespace = namespace
         self._permissions = permissions
@@ -44,8 +44,9 @@ class FileReplies:
         self._handles = handles
         self._read_path = read_path
         self._readers = readers
-        self._interrupts = interrupts
-        self._metrics = metrics
+        self._sparse_files = sparse_files
+        self._interrupts = boundary.interrupts
+        self._metrics = boundary.metrics
 
     async def open(self, node_id: int, flags: int, asker: Asker) -> pyfuse3.FileInfo:
         """The reply to an OPEN. Raises FUSEError EROFS, and ENOSYS in a mount whose files are read without one."""
@@ -67,11 +68,7 @@ class FileReplies:
     async def read(self, number: int, offset: int, size: int) -> bytes | bytearray | memoryview:
         """The bytes of `[offset, offset + size)` that the file has. Raises SourceError, EIO for fewer."""
         token, thread_id = fastpath.request()
-        if number == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
-            handle = await self._opening.stateless_handle(fastpath.node_of_request(), thread_id)
-        else:
-            await self._opening.adopt(number)
-            handle = self._handles.file(number)
+        handle = await self._handle(number, thread_id)
         # A file that is wholly staged comes from the cache disk, whatever the source does.
         with self._interrupts.waiting((0, 0) if handle.file.complete and handle.file.size else (token, thread_id)):
             data = await self._read_path.read(handle, offset, size)
@@ -81,3 +78,20 @@ class FileReplies:
         if token:
             self._readers.served(thread_id, len(data))
         return data
+
+    async def seek(self, number: int, offset: int, whence: int) -> bytes:
+        """Where the next data is from `offset` on, or the next hole. Raises FUSEError ENXIO where there is none."""
+        token, thread_id = fastpath.request()
+        handle = await self._handle(number, thread_id)
+        with self._interrupts.waiting((token, thread_id)):
+            hole = whence == os.SEEK_HOLE
+            found = await self._sparse_files.seek(handle.node, handle.file.version, offset, hole=hole)
+        if found is None:
+            raise pyfuse3.FUSEError(errno.ENXIO)
+        return fastpath.OFFSET.pack(found)
+
+    async def _handle(self, number: int, thread_id: int) -> FileHandle:
+        if number == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
+            return await self._opening.stateless_handle(fastpath.node_of_request(), thread_id)
+        await self._opening.adopt(number)
+        return self._handles.file(number)

@@ -30,6 +30,12 @@ _BACKING_CLOSE = 0x4004E502
 _RESEND = struct.pack("=IiQ", 16, 7, 0)
 """struct fuse_out_header with FUSE_NOTIFY_RESEND."""
 
+SEEK = 1 << 30
+"""A read of so many bytes and SEEK_DATA or SEEK_HOLE is an lseek(2) with that, answered with an `OFFSET`."""
+
+OFFSET = struct.Struct("=Q")
+"""struct fuse_lseek_out."""
+
 _REASONS = {
     errno.EPERM: "it needs CAP_SYS_ADMIN: mount as root",
     errno.ELOOP: "the cache directory lies on a stacked file system (an overlay): put it on a disk of its own",
@@ -198,7 +204,7 @@ def request() -> tuple[int, int]:
 
 
 def node_of_request() -> int:
-    """The node id of the READ whose handler runs; to be asked before its first await. Only with the extension."""
+    """The node id of the READ or seek whose handler runs; good until its first await. Only with the extension."""
     assert _extension is not None
     return _extension.node()
 

@@ -28,7 +28,7 @@ extern struct request { /* the request that is being handed to pyfuse3 */
     uint64_t token;
     uint64_t unique; /* the kernel's number of it, also while it is shown to `at_once` */
     pid_t pid;
-    fuse_ino_t node; /* of a read */
+    fuse_ino_t node; /* of a read or a seek */
     int plain;       /* a READDIR, which pyfuse3 takes for a READDIRPLUS */
 } request;
 

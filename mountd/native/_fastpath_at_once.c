@@ -19,6 +19,8 @@ enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, 
 
 #define DELEGATED (UINT64_C(1) << 62) /* in the number of a handle: mountd/files/handles.py */
 
+#define SEEK ((size_t)1 << 30) /* a READ of so many bytes, which is none: mountd/kernel/fastpath.py */
+
 #define WATCH_NS 20000  /* looked for without sleeping: on an idle machine the next request comes within this time */
 #define LINGER_NS 50000 /* the next request of a reader who has just been answered comes within this time */
 #define TURN_NS 2000000 /* after so long the event loop has its turn, however many requests there are */
@@ -199,6 +201,13 @@ static void our_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
     theirs.read(req, ino, size, off, fi);
 }
 
+/* pyfuse3 knows none. Its answer is eight bytes, an offset, and a READ is answered with bytes: so it takes it for one. */
+static void our_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi) {
+    begin(req);
+    request.node = ino;
+    theirs.read(req, ino, SEEK + (size_t)whence, off, fi);
+}
+
 static void our_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
     if (!showing) {
         theirs.release(req, ino, fi);
@@ -354,4 +363,5 @@ void answer_at_once(struct fuse_lowlevel_ops *ops) {
     ops->read = our_read;
     ops->release = our_release;
     ops->ioctl = our_ioctl;
+    ops->lseek = our_lseek;
 }

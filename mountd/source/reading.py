@@ -183,14 +183,15 @@ class FileReader:
             what = "is read as it is, and not cached" if not version.size else "cannot be read to its end"
             log.warning("%s gives more than the %d bytes it says: it %s", show(directory, name), version.size, what)
 
-    async def data(self, directory: bytes, name: bytes, version: Version) -> list[Extent]:
-        """Where the file system says that its bytes are not all zeros. Raises as `read`."""
-        what = f"holes of {show(directory, name)}"
+    async def data(self, directory: bytes, name: bytes, version: Version) -> tuple[list[Extent], bool]:
+        """Where the file system says that its bytes are not all zeros, ascending, none touch; and whether the tick of
+        its ctime was over before it was asked: if not, that may be so no more. Raises as `read`."""
+        what, at_ns = f"holes of {show(directory, name)}", time.monotonic_ns()
         found: list[Extent] = await self._threads.call(
-            "prefetch", what, self._data, directory, name, version, directory=directory
+            "demand", what, self._data, directory, name, version, directory=directory
         )
         self._metrics.add("source_opens")
-        return found
+        return found, self.is_over(version, at_ns)
 
     def is_over(self, version: Version, at_ns: int) -> bool:
         """Whether the tick of its ctime was over at `at_ns` (time.monotonic_ns), for all that is known now."""
@@ -269,8 +270,6 @@ class FileReader:
             self._check(fd, version)
             end = 0
             while end < version.size:
-                if len(found) >= _MAX_EXTENTS:
-                    return [*found, Extent(end, version.size)]
                 try:
                     start = os.lseek(fd, end, os.SEEK_DATA)
                     end = min(os.lseek(fd, start, os.SEEK_HOLE), version.size)
@@ -279,6 +278,10 @@ class FileReader:
                     if error.errno != errno.ENXIO or not self._reaches(fd, version.size, page):
                         return [Extent(0, version.size)]  # it cannot tell
                     break
+                if found and start == found[-1].end:
+                    start = found.pop().start
+                if len(found) == _MAX_EXTENTS:
+                    end = version.size
                 found.append(Extent(start, end))
             self._check(fd, version)
         finally:

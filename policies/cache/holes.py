@@ -6,6 +6,7 @@ looked at: to look costs time, and others seldom have such blocks.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,23 @@ _BETWEEN_BLOCKS = 16
 def is_sparse(size_bytes: int, sectors: int, chunk_bytes: int) -> bool:
     """Whether a file of several chunks lacks more than one of them at the source, which says it has so many sectors."""
     return size_bytes - sectors * _SECTOR_BYTES > chunk_bytes
+
+
+def may_have_holes(size_bytes: int, sectors: int) -> bool:
+    """Whether such a file lacks a block at least."""
+    return size_bytes - sectors * _SECTOR_BYTES >= BLOCK_BYTES
+
+
+def seek(data: Sequence[Extent], size_bytes: int, offset: int, *, hole: bool) -> int | None:
+    """What SEEK_HOLE, or else SEEK_DATA, gives in a file that has data only there (ascending, none touch); None:
+    ENXIO."""
+    if not 0 <= offset < size_bytes:
+        return None
+    index = bisect_right(data, offset, key=lambda extent: extent.end)
+    extent = data[index] if index < len(data) else Extent(size_bytes, size_bytes)
+    if hole:
+        return extent.end if extent.start <= offset else offset
+    return max(extent.start, offset) if extent.start < size_bytes else None
 
 
 def pieces_of(data: Sequence[Extent]) -> list[Extent]:

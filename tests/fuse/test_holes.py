@@ -1,5 +1,6 @@
 """Files with large holes, as an LMDB with a writemap has: what they take of cache and time is their data's."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, drop_pages, must
+from tests.fuse.modes import needs_extension, needs_passthrough
+from tests.fuse.slowfs import SlowFs
+from tests.fuse.users import User, needs_root
 from tests.support.faults import disk_bytes
 from tests.support.pattern import pattern
 
@@ -69,3 +73,84 @@ def test_holes_take_neither_room_nor_reads(tmp_path: Path, hfs_mount: HfsMount, 
     must("cmp", "-n", str(64 << 20), source / "data.mdb", hfs.path / "data.mdb")
     assert hfs.cache_command("evict", hfs.path).returncode == 0
     assert hfs.status()["staged"]["room_bytes"] == 0
+
+
+SIZES = {"empty": 0, "byte": 1, "dense": 300_000, "hole": 1 << 20, "small": 50_000, "large": 3 << 20, "odd": 5_000_077}
+PIECES = {"small": (3, 40_000), "large": (0, 70_000, 1 << 20, 2 << 20), "odd": (1 << 20, 5_000_070)}
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """Files with holes at the start, at the end, everywhere and nowhere."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, size in SIZES.items():
+        with (source / name).open("wb") as file:
+            file.truncate(size)
+            for at in PIECES.get(name, ()):
+                os.pwrite(file.fileno(), b"data"[: size - at], at)
+            if name in {"byte", "dense"}:
+                file.write(bytes(size))
+            os.fsync(file.fileno())
+    return source
+
+
+def holes(file: int, size: int) -> list[int]:
+    """What lseek(2) says from each place on where there may be something."""
+    steps = (at + by for at in range(0, size, 1 << 18) for by in (-1, 0, 1))
+    places = {0, 1, size - 1, size, size + 1, 1 << 40, *steps}
+    found = []
+    for at in sorted(place for place in places if place >= 0):
+        for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            try:
+                found.append(os.lseek(file, at, whence))
+            except OSError as error:
+                found.append(-(error.errno or 0))
+    return found
+
+
+def all_holes(folder: Path) -> dict[str, list[int]]:
+    found = {}
+    for name, size in SIZES.items():
+        with (folder / name).open("rb") as file:
+            found[name] = holes(file.fileno(), size)
+    return found
+
+
+@needs_root
+@needs_extension
+@needs_passthrough
+def test_lseek_finds_the_holes_of_the_source(tmp_path: Path, sparse: Path, hfs_mount: HfsMount) -> None:
+    expected = all_holes(sparse)
+    assert len(set(expected["odd"])) > 8, "this file system tells of no holes"
+    stateless = hfs_mount(sparse, "--io-mode", "stateless", "--immutable")
+    assert all_holes(stateless.path) == expected
+    stateless.umount()
+    hfs = hfs_mount(sparse)
+    assert all_holes(hfs.path) == expected
+    with (hfs.path / "odd").open("rb") as before:
+        assert hfs.cache_command("warm", hfs.path).returncode == 0
+        hfs.crash()
+        assert holes(before.fileno(), SIZES["odd"]) == expected["odd"]
+        assert all_holes(hfs.path) == expected
+        assert User(1001, 1001).told(hfs.path, lambda: all_holes(Path())) == repr(expected)
+        assert hfs.status()["opens"]["passed"]
+    must("cp", "--sparse=auto", hfs.path / "large", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == (sparse / "large").read_bytes()
+    assert (tmp_path / "copy").stat().st_blocks <= (sparse / "large").stat().st_blocks
+    must("tar", "-C", hfs.path, "-Scf", tmp_path / "tar", "odd")
+    assert (tmp_path / "tar").stat().st_size < 1 << 17
+
+
+def test_what_nobody_tells_is_data(sparse: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount) -> None:
+    """Of a source that knows no holes, and of a version that has gone from it."""
+    hfs = hfs_mount(slow_source(sparse).path, "--ttl", "0")
+    found = all_holes(hfs.path)
+    with (hfs.path / "odd").open("rb") as file:
+        (sparse / "new").write_bytes(b"new")
+        (sparse / "new").rename(sparse / "odd")
+        found["gone"] = holes(file.fileno(), SIZES["odd"])
+    for name, size in [*SIZES.items(), ("gone", SIZES["odd"])]:
+        data, end = found[name][::2], found[name][1::2]
+        assert set(end) == ({size, -errno.ENXIO} if size else {-errno.ENXIO}), name
+        assert data.count(-errno.ENXIO) == end.count(-errno.ENXIO), name

@@ -19,6 +19,7 @@ from hfs.mountd.fuse import push as fuse_push  # before pyfuse3: it loads the ex
 # isort: split
 import pyfuse3
 
+from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.mountd.files.handles import DirectoryHandle
 from hfs.mountd.files.readers import Readers
 from hfs.mountd.fuse.boundary import Boundary
@@ -236,15 +237,16 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
     answers = Answers(namespace.silence, trio.current_time, ttl_s=60)
     permissions = Permissions(source, SourceAsUser(-1, source.threads), answers, namespace.root, metrics, others=False)
     xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60)
-    interrupts, readers = Interrupts(nursery, metrics), Readers()
+    boundary, readers = Boundary(Interrupts(nursery, metrics), metrics), Readers()
+    sparse_files = SparseFiles(source, namespace, nursery)
     tunnels: typing.Any = None
     entries = EntryReplies(namespace, permissions, opening)
     return Handlers(
-        Boundary(interrupts, metrics),
+        boundary,
         FastHandlers(parts.read_path, opening, namespace, handles, readers, permissions, tunnels),
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
-        FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, interrupts, metrics),
+        FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, sparse_files, boundary),
         XattrReplies(namespace, permissions, xattrs, lambda node, name: None),
         source,
     )

@@ -320,6 +320,7 @@ async def test_holes_are_zeros_that_nobody_reads(tmp_path: Path, real_clock: Non
             end = min(start + CHUNK, size)
             expected = pattern(1, 0, CHUNK) if start == 2 * CHUNK else bytes(end - start)
             assert await read(source, path, Extent(start, end)) == expected
+        assert (await source.files.data(b"", b"sparse", version_of(path)))[0] == [Extent(2 * CHUNK, 3 * CHUNK)]
     assert (metrics["source_reads"], metrics["source_read_bytes"]) == (1, CHUNK)
 
 
@@ -331,6 +332,10 @@ async def test_what_lies_past_the_end_is_no_hole(tmp_path: Path, real_clock: Non
         source.files._check = lambda fd, version: None  # type: ignore[method-assign]  # attributes that are behind
         with pytest.raises(SourceError) as caught:
             await read(source, path, Extent(4 * CHUNK, 5 * CHUNK), lie)
+        os.truncate(path, 0)
+        os.truncate(path, 100)  # a hole to its end
+        lie = version_of(path)._replace(size=8 * CHUNK)
+        assert (await source.files.data(b"", b"f", lie))[0] == [Extent(0, 8 * CHUNK)]
     assert caught.value.errno == errno.EIO
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
-from hfs.policies.cache.holes import data_of, hole_blocks, is_sparse, pieces_of
+from hfs.policies.cache.holes import data_of, hole_blocks, is_sparse, may_have_holes, pieces_of, seek
 from hfs.policies.geometry import Extent
 
 
@@ -45,3 +45,20 @@ def test_what_is_written_between_zeros_is_the_chunk(blocks: list[str], rest: byt
 )
 def test_a_file_is_sparse_that_lacks_more_than_a_chunk(sectors: int, expected: bool) -> None:
     assert is_sparse(2 << 20, sectors, 1 << 20) is expected
+
+
+@pytest.mark.parametrize(("sectors", "expected"), [(0, True), (8, True), (9, False), (16, False), (99, False)])
+def test_a_file_may_have_holes_that_lacks_a_block(sectors: int, expected: bool) -> None:
+    assert may_have_holes(8192, sectors) is expected
+
+
+@given(kinds=st.lists(st.booleans(), max_size=8), offset=st.integers(-2, 10))
+def test_a_seek_finds_the_next_byte_of_its_kind(kinds: list[bool], offset: int) -> None:
+    runs = [(is_data, len(list(run))) for is_data, run in itertools.groupby(kinds)]
+    ends = list(itertools.accumulate(length for _, length in runs))
+    data = [Extent(end - length, end) for end, (is_data, length) in zip(ends, runs, strict=True) if is_data]
+    inside = range(offset, len(kinds)) if 0 <= offset < len(kinds) else ()
+    next_data = next((at for at in inside if kinds[at]), None)
+    next_hole = next((at for at in inside if not kinds[at]), len(kinds)) if inside else None
+    assert seek(data, len(kinds), offset, hole=False) == next_data
+    assert seek(data, len(kinds), offset, hole=True) == next_hole
