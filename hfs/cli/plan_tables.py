@@ -32,13 +32,12 @@ def show(found: Mapping[str, Any]) -> None:
             waits = row[f"{way}_s"] > row["train_s"] * (1 + 1e-9)
             cells.append(f"[yellow]{duration(row[f'{way}_s'])}[/yellow]" if waits else duration(row[f"{way}_s"]))
         table.add_row(f"{row['nodes']:,}", *cells)
-    table.add_section()
-    for name, title in (
-        ("waits_from", "training waits for data from"),
-        ("gains_end", "twice the nodes gain < 10 % from"),
-    ):
-        counts: list[int | None] = [found["ways"][way][name] for way in WAYS]
-        table.add_row(title, "", *("never" if count is None else f"{count:,} nodes" for count in counts))
+    console.print(table)
+    # A table of its own: as rows of the one above, what they are called would leave its figures no room on 80 columns.
+    table = _table("on how many nodes", "", "training waits for data", "twice as many gain < 10 %")
+    for way in WAYS:
+        counts: list[int | None] = [found["ways"][way][name] for name in ("waits_from", "gains_end")]
+        table.add_row(TITLES[way], *("never" if count is None else f"from {count:,} nodes" for count in counts))
     console.print(table)
 
 

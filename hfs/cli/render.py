@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import IO, Any, cast
 
 from rich import box
 from rich.console import Console
@@ -24,12 +25,29 @@ _PIPE_COLUMNS = 160
 
 def stdout() -> Console:
     """Results."""
-    return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, soft_wrap=False)
+    return Console() if sys.stdout.isatty() else _piped(sys.stdout)
 
 
 def stderr() -> Console:
     """Progress and summaries."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_COLUMNS)
+    return Console(stderr=True) if sys.stderr.isatty() else _piped(sys.stderr)
+
+
+def _piped(file: IO[str]) -> Console:
+    return Console(file=cast("IO[str]", _Unpadded(file)), width=_PIPE_COLUMNS)
+
+
+class _Unpadded:
+    """A file that is given no blanks at the ends of lines: Rich fills up all lines of a table to one width."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
 
 
 def render_tree(tree: Mapping[str, Any]) -> Iterator[Table]:
@@ -56,7 +74,9 @@ def new_table(title: str, *columns: str) -> Table:
         pad_edge=False,
     )
     for column in columns:
-        table.add_column(escape(printable(column)), overflow="fold")
+        # No word of a title is cut, however narrow the screen is.
+        widest = max(map(len, column.split()), default=0)
+        table.add_column(escape(printable(column)), overflow="fold", min_width=widest)
     return table
 
 

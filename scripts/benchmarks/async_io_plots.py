@@ -42,7 +42,8 @@ def write_plot(path: Path, title: str, charts: Sequence[Bars]) -> None:
         axis.set_xlabel("samples of a buffer")
         axis.set_title(chart.name)
     axes[0].set_ylabel("seconds of an epoch")
-    axes[0].legend()
+    # Outside the charts, where there is no bar.
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.suptitle(title)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -17,6 +17,7 @@ from tests.support.commands import commands
 from tests.support.configuration_page import PAGE, with_tables
 from tests.support.pages import PAGES, ROOT, calls
 
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 
 MAX_README_LINES = 200
@@ -142,7 +143,7 @@ def test_the_readme_is_within_its_bounds() -> None:
     assert len(text.split()) <= MAX_README_WORDS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids)
+@pytest.mark.parametrize("page", [*PAGES, CONTRIBUTING], ids=ids)
 def test_relative_links_and_anchors_resolve(page: Path) -> None:
     assert broken_links(page) == []
 
@@ -150,6 +151,18 @@ def test_relative_links_and_anchors_resolve(page: Path) -> None:
 def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\((docs/[\w-]+\.md)", (ROOT / "README.md").read_text()))
     assert {f"docs/{page.name}" for page in GUIDES} == linked
+
+
+def test_what_contributing_names_is_there() -> None:
+    """Files and folders of the project, by their paths."""
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)[` ]", CONTRIBUTING.read_text())
+    assert len(named) > 20
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_command_is_on_the_page_of_commands() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert [name for name in cli.list_commands(click.Context(cli)) if f"hfs {name}" not in page] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hfs.cli import cli
+from hfs.cli import cli, render
 from hfs.planning import measuring
 
 IMAGENET = ("--dataset", "150GB", "--samples", "1500000")
@@ -35,8 +35,20 @@ def test_a_plan_in_tables() -> None:
     assert "what SOURCE gives to all nodes together 50,000 samples/s 5.00 GB/s given" in lines
     assert "what one node prepares - assumed (no limit)" in lines
     assert "64 23.4 s 30 s 23.4 s 23.4 s 23.4 s" in lines
-    assert "training waits for data from 51 nodes never 127 nodes 3,546 nodes" in lines
+    assert "locality-aware from 3,546 nodes from 3,223 nodes" in lines
     assert sum(line.startswith("1,024 ") for line in lines) == 1
+
+
+def test_a_plan_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "_PIPE_COLUMNS", 80)
+    lines = hfs(*IMAGENET, *RATES).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.endswith("locality-aware") for line in lines if line.startswith(" nodes"))  # no word is cut
+
+
+def test_what_goes_into_a_pipe_is_not_filled_up_with_blanks() -> None:
+    lines = hfs(*IMAGENET, *RATES).stdout.splitlines()
+    assert [line for line in lines if line != line.rstrip(" ")] == []
 
 
 def test_a_plan_as_json() -> None:

@@ -12,8 +12,10 @@ from hfs.client.cluster_map import ClusterMap
 from hfs.hint import hinted
 from hfs.policies.cluster.placement import Nodes
 from hfs.samplers import GroupShuffleSampler, Locality, LocalityAwareSampler
+from tests.conftest import Logs
 from tests.hfs.training.learners import FakeDaemon, listening
 from tests.support.late_module import LateModule
+from tests.support.pages import ROOT, blocks
 
 torch = LateModule("torch")
 data = LateModule("torch.utils.data")
@@ -185,3 +187,16 @@ def test_batches_that_are_local_through_the_loader(daemon: FakeDaemon) -> None:
         assert samples(loader) == bare
     daemon.wait(lambda: daemon.only.overs() == [0])
     assert daemon.only.orders() == [(0, [index for batch in bare for index in batch])]
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], logs: Logs
+) -> None:
+    """On one GPU or none, and here without a daemon: in no process group, with the sampler that it names."""
+    assert torch.utils
+    logs.expect("the training goes on without hints")
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jpg").write_bytes(b"picture")
+    (program,) = [code for language, code in blocks((ROOT / "README.md").read_text()) if language == "python"]
+    exec(compile(program.replace("/data", str(tmp_path)), "README.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.splitlines() == ["0 3", "1 3"]

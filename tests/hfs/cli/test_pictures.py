@@ -1,0 +1,89 @@
+"""The pictures that our commands draw: every line is seen, and no legend hides what it explains."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from hfs.cli import cli
+from hfs.cli.traffic_plot import draw
+
+pytest.importorskip("matplotlib")
+
+QUICKSTART = Path(__file__).parents[3] / "scripts" / "quickstart_files" / "picture.py"
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The figures that were saved."""
+    from matplotlib.figure import Figure
+
+    figures: list[Any] = []
+    save = Figure.savefig
+
+    def kept(figure: Any, *arguments: Any, **options: Any) -> None:
+        save(figure, *arguments, **options)
+        figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", kept)
+    yield figures
+    assert figures
+
+
+def looks(peer_bytes: int) -> list[dict[str, float]]:
+    """Of a daemon that has run for two minutes."""
+    names = ("read_bytes", "source_bytes", "staged_bytes", "source_wait_s")
+    return [{"ago_s": 120.0 - 10 * n, "peer_bytes": n * peer_bytes, **dict.fromkeys(names, n * 1e8)} for n in range(13)]
+
+
+def labels(axis: Any) -> list[str]:
+    return [text.get_text() for text in axis.get_legend().get_texts()]
+
+
+def outside(legend: Any, axis: Any) -> bool:
+    return not legend.get_window_extent().overlaps(axis.get_window_extent())
+
+
+def test_traffic_is_told_in_minutes_ago(drawn: list[Any], tmp_path: Path) -> None:
+    draw(looks(0), "/data", str(tmp_path / "p.svg"))
+    above, _, below = drawn[0].axes
+    assert below.get_xlim() == (2.0, 0.0)
+    assert min(below.lines[0].get_xdata()) >= 0
+    assert below.get_xlabel() == "minutes ago"
+    assert outside(above.get_legend(), above)
+
+
+def test_other_nodes_are_named_where_there_are_some(drawn: list[Any], tmp_path: Path) -> None:
+    draw(looks(0), "/data", str(tmp_path / "p.svg"))
+    draw(looks(10**7), "/data", str(tmp_path / "p.svg"))
+    alone, job = drawn
+    assert labels(alone.axes[0]) == ["this node", "the source"]
+    assert labels(job.axes[0]) == ["this node", "other nodes", "the source"]
+
+
+def test_lines_of_a_plan_that_lie_on_each_other_are_all_seen(drawn: list[Any], tmp_path: Path) -> None:
+    rates = ("--storage-rate", "5GB/s", "--train-rate", "1000 samples/s")
+    data = ("--dataset", "150GB", "--samples", "1500000")
+    done = CliRunner().invoke(cli, ["plan", *data, *rates, "--plot", str(tmp_path / "p.svg")])
+    assert done.exit_code == 0, done.output
+    widths = [line.get_linewidth() for line in drawn[0].axes[0].lines]  # the last is drawn over the others
+    assert len(widths) == 5
+    assert widths == sorted(set(widths), reverse=True)
+
+
+def test_the_legend_of_the_quickstart_lies_on_nothing(drawn: list[Any], tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("picture", QUICKSTART)
+    assert spec
+    assert spec.loader
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    seconds = {(source, way): [9.0, 9.0] for source in ("lustre", "busy") for way in ("direct", "hfs run")}
+    picture.draw(seconds, tmp_path / "p.svg")
+    (legend,) = drawn[0].legends
+    assert all(outside(legend, axis) for axis in drawn[0].axes)
+    assert all(axis.get_ylim()[1] > 9.5 for axis in drawn[0].axes)  # labels of bars do not touch the frame
