@@ -151,7 +151,8 @@ def test_the_floor_holds_while_others_write(disk: Path, source: Path, hfs_mount:
             warmed(hfs, hfs.path)  # whoever finds no room has the disk looked at
         assert (hfs.path / "0").read_bytes() == pattern(1, 0, SIZE)
     status = hfs.status()
-    assert status["staged"]["room_bytes"] <= before - 2 * (FLOOR_BYTES - (1 << 20))
+    # Of the three results one fits into the floor, and another at most into what the index's log has given back.
+    assert status["staged"]["room_bytes"] <= before - (FLOOR_BYTES - (1 << 20))
     assert status["evicted"]["files"] > 0
     assert run(hfs_command(), "cache", "check", hfs.path).returncode == 0
 
