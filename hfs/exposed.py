@@ -23,6 +23,8 @@ its own end, and all of it is one of three:
 from __future__ import annotations
 
 import dataclasses
+import os
+import sys
 import time
 from collections.abc import Generator, Iterator
 from types import TracebackType
@@ -35,6 +37,9 @@ __all__ = ["EpochTimes", "Timed", "Waiting", "timed", "waiting"]
 
 _TELL_S = 1.0
 """What a person who watches `hfs status` can follow."""
+
+_ONE_CORE = 1.2
+"""A process that computes for more than this share of the time does so in several threads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +59,10 @@ class EpochTimes:
 class _Clock:
     """The sums of one epoch under way. Told each moment at which something else begins."""
 
-    __slots__ = ("_due", "_hints", "batches", "compute_s", "epoch", "exposed_s", "first_batch_s", "mark", "other_s")
+    __slots__ = (
+        *("_began", "_due", "_hints", "_workers"),
+        *("batches", "compute_s", "epoch", "exposed_s", "first_batch_s", "mark", "other_s"),
+    )
 
     def __init__(self, since: float, hints: Hints | None) -> None:
         self.epoch: int | None = None
@@ -64,6 +72,8 @@ class _Clock:
         self.batches = 0
         self._due = 0.0
         self._hints = hints
+        self._began = time.monotonic(), time.process_time()
+        self._workers: int | None = 0
 
     def before_next(self, now: float) -> None:
         if self.batches:
@@ -83,13 +93,24 @@ class _Clock:
         self.mark = now
         if now >= self._due:
             self._due = now + _TELL_S
+            self._count_workers(now)  # while there are some: they may end with the epoch
             self.tell()
 
     def tell(self) -> None:
         """Pass the sums on."""
         if self._hints is not None and self.epoch is not None:
-            waited = Waited(self.epoch, self.exposed_s, self.compute_s, self.other_s, self.batches)
-            self._hints.say_waited(waited)
+            times = self.exposed_s, self.compute_s, self.other_s
+            cores = len(os.sched_getaffinity(0))
+            self._hints.say_waited(Waited(self.epoch, *times, self.batches, self._workers, cores))
+
+    def _count_workers(self, now: float) -> None:
+        """Most of the processes that there were. Whoever loads in threads is not known by them."""
+        since, since_cpu_s = self._began
+        if time.process_time() - since_cpu_s > _ONE_CORE * max(now - since, _TELL_S):
+            self._workers = None
+        module = sys.modules.get("multiprocessing")
+        if self._workers is not None and module is not None:
+            self._workers = max(self._workers, len(module.active_children()))
 
     def end(self, number: int) -> EpochTimes:
         """The sums; `number` is that of an epoch that has none of its own."""

@@ -29,6 +29,9 @@ class ReadCounts(NamedTuple):
     """Opens of large files that were passed through."""
     unseen_opens: int
     """Files whose opens do not reach us any more (stateless)."""
+    fetched_bytes: int = 0
+    """Of small files, by the source and other nodes: what was put into the page cache before it was asked for is in no
+    read."""
 
 
 class Estimate(NamedTuple):
@@ -40,7 +43,8 @@ class Estimate(NamedTuple):
     passed_bytes: int = 0
     """Of these, what the kernel has read from staged files by itself."""
     memory_bytes: int = 0
-    """Of these, what it had in its page cache. The rest has come from the daemon."""
+    """Of these, what it had in its page cache, and not because it was fetched just then. The rest has come from the
+    daemon."""
 
 
 def estimated(counted: ReadCounts) -> Estimate:
@@ -49,4 +53,5 @@ def estimated(counted: ReadCounts) -> Estimate:
     small_bytes = max(counted.cached_bytes, served_bytes)
     read_bytes = small_bytes + counted.passed_bytes + counted.large_read_bytes
     unknown = counted.large_read_bytes or counted.large_passed or counted.unseen_opens
-    return Estimate(read_bytes, bool(unknown), counted.passed_bytes, small_bytes - served_bytes)
+    memory_bytes = max(0, small_bytes - max(served_bytes, counted.fetched_bytes))
+    return Estimate(read_bytes, bool(unknown), counted.passed_bytes, memory_bytes)

@@ -23,10 +23,13 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         seconds=minute.get("seconds", 0.0),
         readers=readers,
         learners=len(hints.get("learners") or []),
-        cores=len(os.sched_getaffinity(0)),
+        **{"cores": len(os.sched_getaffinity(0)), **_workers(hints)},
+        source_errors=source.get("errors", 0),
+        source_failure=source.get("failure") or "",
         minute_read_bytes=minute.get("read_bytes", 0),
         minute_source_bytes=minute.get("source_bytes", 0),
         minute_peer_bytes=minute.get("peer_bytes", 0),
+        minute_staged_bytes=minute.get("staged_bytes", 0),
         minute_source_wait_s=minute.get("source_wait_s", 0.0),
         minute_loop_s=minute.get("loop_s", minute.get("cpu_s", 0.0)),
         minute_core_wait_s=minute.get("core_wait_s", 0.0),
@@ -46,10 +49,12 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         slow_handles=(status.get("io_mode") or {}).get("faster_if_reopened", 0),
         evicted_bytes=evicted.get("bytes", 0),
         staged_bytes=staged.get("bytes", 0),
-        capacity_bytes=staged.get("capacity_bytes", 0),
+        room_bytes=staged.get("room_bytes", 0),
+        capacity_bytes=staged.get("capacity_bytes") or 0,
+        full_because=staged.get("full_because") or "",
         disk_state=staged.get("state", "ok"),
         disk_error=staged.get("last_error") or "",
-        staging_dropped=counters.get("staging_dropped", 0),
+        staging_behind=counters.get("staging_behind", 0),
         staged_chunks=counters.get("staging_put_chunks", 0),
     )
 
@@ -61,6 +66,16 @@ def _lives(pid: int) -> bool:
 def of_learner(situation: Situation, learner: Mapping[str, Any]) -> Situation:
     """The same, of one learner as the status tells it."""
     return replace(situation, **_means([learner]))
+
+
+def _workers(hints: Mapping[str, Any]) -> dict[str, Any]:
+    """What learners have told of who loads for them: one that has started nobody does it itself."""
+    last = [_last_epoch(learner) or {} for learner in hints.get("learners") or hints.get("past") or []]
+    counts = [epoch["workers"] for epoch in last if epoch.get("workers") is not None]
+    if not counts or len(counts) < len(last):
+        return {}
+    cores = max(epoch.get("cores") or 1 for epoch in last)
+    return {"workers": sum(max(1, count) for count in counts), "loaders": len(counts), "cores": cores}
 
 
 def _epochs(hints: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from typing import Any
 from hfs.cli.figures import duration, size
 from hfs.cli.situation import of_learner, situation_of
 from hfs.mountd.base.printable import printable
-from hfs.policies.diagnosis.causes import found, waits_for
+from hfs.policies.diagnosis.causes import found, nothing, waits_for
 
 MOST_LINES = 40
 _LEARNERS = 8
 _READERS = 4
 _LABEL = 14
+_NO_LIMIT_BYTES = 1 << 60
 
 
 def screen(status: Mapping[str, Any]) -> list[str]:
@@ -47,7 +48,8 @@ def run_lines(status: Mapping[str, Any]) -> list[str]:
     if faults := _faults(status):
         lines.append("faults: " + ", ".join(faults))
     findings = found(situation_of(status))
-    lines.append(f"why: {findings[0].what}; {findings[0].remedy}" if findings else "nothing is wrong")
+    why = f"{findings[0].what}; {findings[0].remedy}" if findings else nothing(situation_of(status))
+    lines.append(f"why: {why}" if why else "nothing is wrong")
     return [printable(line) for line in lines]
 
 
@@ -60,14 +62,16 @@ def _head(status: Mapping[str, Any]) -> Iterator[str]:
     mode = (status.get("io_mode") or {}).get("mode", "")
     since = duration(status.get("uptime_s") or 0)
     what = f"{status.get('mountpoint', '')}  of {source}" if source else str(status.get("mountpoint", ""))
-    yield f"{what}  (daemon {status.get('pid', '?')} since {since}, {mode})"
+    yield f"{what}  (process {status.get('pid', '?')}, up {since}, I/O mode {mode or '?'})"
 
 
 def _local(status: Mapping[str, Any]) -> Iterator[str]:
     staged = status.get("staged") or {}
     capacity = staged.get("capacity_bytes") or 0
-    of = f" of {size(capacity)}" if capacity else ""
-    text = f"{size(staged.get('bytes', 0))} in {staged.get('files', 0):,} files; the cache has room for{of[3:]}"
+    text = f"{size(staged.get('bytes', 0))} in {staged.get('files', 0):,} files"
+    if 0 < capacity < _NO_LIMIT_BYTES:
+        full = ": full" if staged.get("state") == "full" else ""
+        text += f"; {size(staged.get('room_bytes', staged.get('bytes', 0)))} of {size(capacity)} used{full}"
     learners = (status.get("hints") or {}).get("learners") or []
     shares = [learner["staged_share"] for learner in learners if learner.get("staged_share") is not None]
     if shares:
@@ -173,10 +177,11 @@ def _learner(learner: Mapping[str, Any]) -> str:
 
 
 def _readers(status: Mapping[str, Any]) -> Iterator[str]:
-    readers = status.get("readers") or []
+    readers = [reader for reader in status.get("readers") or [] if reader["bytes"]]
     if not readers:
         return
-    shown = [f"{reader['command']} ({reader['pid']}) {size(reader['bytes'])}" for reader in readers[:_READERS]]
+    names = [f"{reader['command'] or 'process'} ({reader['pid']})" for reader in readers]
+    shown = [f"{name} {size(reader['bytes'])}" for name, reader in zip(names[:_READERS], readers, strict=False)]
     more = f", and {len(readers) - _READERS} more" if len(readers) > _READERS else ""
     yield _line("readers", "; ".join(shown) + more + " by the daemon")
 
@@ -185,7 +190,9 @@ def _readers(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _faults(status: Mapping[str, Any]) -> list[str]:
-    faults = {name: count for name, count in (status.get("faults") or {}).items() if count}
+    faults = {name: n for name, n in (status.get("faults") or {}).items() if n and name != "staging_dropped"}
+    if errors := (status.get("source") or {}).get("errors"):
+        faults["source_errors"] = errors
     faults |= {f"in the background ({name})": n for name, n in (status.get("background_faults") or {}).items()}
     if status.get("stale_served"):
         faults["stale_served"] = status["stale_served"]
@@ -199,9 +206,9 @@ def _wrong(status: Mapping[str, Any]) -> Iterator[str]:
     if faults := _faults(status):
         yield _line("faults", ", ".join(faults) + "; the log says more")
     yield from _metrics(status.get("monitoring") or {})
-    findings = found(situation_of(status))
+    findings, said = found(situation_of(status)), nothing(situation_of(status))
     if not findings:
-        yield _line("wrong", "nothing")
+        yield _line("wrong", f"nothing: {said}" if said else "nothing")
     for finding in findings[:1]:
         yield _line("wrong", finding.what)
         yield _line("", f"seen: {finding.evidence}")

@@ -12,7 +12,7 @@ from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_o
 from hfs.cli.situation import situation_of
 from hfs.client.client import Client
 from hfs.mountd.base.printable import printable
-from hfs.policies.diagnosis.causes import found
+from hfs.policies.diagnosis.causes import found, nothing
 
 
 @click.command(cls=Command, examples=["hfs why /data"])
@@ -25,15 +25,16 @@ def why(ctx: click.Context, mount: str | None, as_json: bool, everything: bool, 
     """Say why jobs that read from the mount that MOUNT lies in wait, and what to change. Default: the only mount.
 
     Looks at the last minute, and at the last epochs that learners have told of. Says "nothing" where nothing is worth
-    a change.
+    a change, or nothing is proven.
     """
     client = Client(control) if control is not None else target_of(mount or sole_mount()).client
-    findings = found(situation_of(client.status()))
+    situation = situation_of(client.status())
+    findings = found(situation)
     if as_json:
         click.echo(json.dumps({"causes": [finding._asdict() for finding in findings]}))
         ctx.exit(DONE)
     if not findings:
-        click.echo("nothing: jobs do not wait for their data")
+        click.echo(f"nothing: {nothing(situation) or 'jobs do not wait for their data'}")
     for finding in findings if everything else findings[:1]:
         click.echo(f"{printable(finding.what)} (about {finding.cost:.0%} of the time)")
         click.echo(f"  seen: {printable(finding.evidence)}")

@@ -28,6 +28,8 @@ class Nonsense(HfsError):
 class _Epoch(TypedDict, total=False):
     epoch: float | None
     batches: int | None
+    workers: int | None
+    cores: int | None
     exposed_s: float | None
     compute_s: float | None
     other_s: float | None
@@ -80,6 +82,8 @@ class _Source(TypedDict, total=False):
     large_reads: float
     large_reads_ordered: float
     absolute_links: float
+    errors: int
+    failure: str | None
 
 
 class _Staged(TypedDict, total=False):
@@ -90,6 +94,7 @@ class _Staged(TypedDict, total=False):
     pinned_bytes: float
     state: str
     last_error: str | None
+    full_because: str | None
 
 
 class _IoMode(TypedDict, total=False):

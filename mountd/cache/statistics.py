@@ -34,9 +34,12 @@ class StagingStatistics:
     uncommitted_bytes: int
     """Written, not yet durable."""
     state: State
-    """ok; resting: the disk failed and is tried again later, or is being cleaned up after a crash; full: the last chunk
-    found no room; off: the index is damaged or the cache cannot be used, nothing is staged."""
+    """ok; cleaning: what a crash has left is looked through, nothing is staged yet; resting: the disk failed and is
+    tried again later; full: the last chunk found no room; off: the index is damaged or the cache cannot be used,
+    nothing is staged."""
     last_error: str | None
+    full_because: str | None
+    """Which limit leaves no room, while the state is full."""
 
 
 def statistics_of(
@@ -57,8 +60,10 @@ def statistics_of(
     state: State = "ok"
     if context.health.off:
         state = "off"
-    elif context.health.resting or not is_ready:
+    elif context.health.resting:
         state = "resting"
+    elif not is_ready:
+        state = "cleaning"
     elif admission.refused:
         state = "full"
     return StagingStatistics(
@@ -74,4 +79,5 @@ def statistics_of(
         uncommitted_bytes=committer.uncommitted_bytes,
         state=state,
         last_error=context.health.last_error,
+        full_because=context.room.what_limits() if state == "full" else None,
     )

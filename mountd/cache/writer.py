@@ -115,6 +115,7 @@ class StagedWriter:
         if not self._admission.has_room(charge_bytes):
             return False
         if not self._queue.has_place(size) or self._committer.is_behind:
+            self._context.metrics.add("staging_behind")
             return False
         return file.object_id is not None or self._object_ids.ready_nowait()
 

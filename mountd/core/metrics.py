@@ -77,6 +77,7 @@ COUNTERS: dict[str, str] = {
     # staging
     "staging_errors": "failures of the cache disk or its index",
     "staging_dropped": "chunks not staged because the queue, the disk or the cache was full",
+    "staging_behind": "chunks not staged because the queue was full: the cache disk is slower than the source",
     "staging_put_chunks": "chunks staged",
     "staging_put_bytes": "bytes staged",
     "staging_encoded_chunks": "chunks staged encoded",

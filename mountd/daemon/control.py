@@ -157,6 +157,7 @@ def read_counts(metrics: Metrics, files: FileService, plane: PlaneFigures | None
         large_read_bytes=metrics["bytes_large"] + plane.large_read_bytes,
         large_passed=metrics["opens_large_passed"] + plane.large_passed,
         unseen_opens=metrics["opens_stateless"],
+        fetched_bytes=metrics["source_read_bytes"] + metrics["peer_read_bytes"] - metrics["source_large_read_bytes"],
     )
 
 

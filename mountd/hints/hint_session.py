@@ -50,6 +50,8 @@ _SMALL_MESSAGE_BYTES = 1 << 16
 """Of all learners together a few megabytes: not counted. Where they are and how long they waited is always heard."""
 
 _MAX_TIME_S = 1e9
+_MOST_CORES = 1 << 20
+"""More than any machine has, nor as many processes."""
 
 _REPEATS = 64
 """An order may name a sample more than once (padding, weights), but not be many times as long as there are samples."""
@@ -286,6 +288,8 @@ class HintSession:
                 "compute_s": 0.0,
                 "other_s": 0.0,
                 "batches": 0,
+                "workers": None,
+                "cores": 0,
                 "source_wait_s": 0.0,
                 "daemon_cpu_s": 0.0,
             }
@@ -301,6 +305,8 @@ class HintSession:
         # A report is of the epoch so far; the counters, which only grow, are of all learners there have been.
         self._metrics.add("learner_batches", max(0, waited.batches - account["batches"]))
         account["batches"] = waited.batches
+        if waited.workers is not None and 0 <= waited.workers < _MOST_CORES >= waited.cores > 0:
+            account["workers"], account["cores"] = waited.workers, waited.cores
         for name in ("exposed", "compute", "other"):
             now_s = round(float(getattr(waited, f"{name}_s")), 6)
             self._metrics.add(f"learner_{name}_ns", max(0, round((now_s - account[f"{name}_s"]) * 1e9)))

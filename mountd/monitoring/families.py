@@ -87,7 +87,7 @@ def _plain(counter: str, meaning: str) -> Family:
 _POOLS = ("metadata", "demand", "prefetch")
 _TIERS = ("staged", "flight", "source", "bypass")
 _ANSWERS = ("cached", "passed", "anew", "stateless")
-_STATES = ("ok", "resting", "full", "off")
+_STATES = ("ok", "cleaning", "resting", "full", "off")
 """`mountd.cache`'s State; tests compare them."""
 
 _DECLARED = (
@@ -175,8 +175,9 @@ _DECLARED = (
     _gauge("cache_used_bytes", "What it uses on the disk.", "staged.room_bytes"),
     _gauge(
         "cache_state",
-        "1 for the state that the cache is in, 0 for the others. Resting: the disk has failed and is tried again, or a "
-        "crash is cleaned up after; full: the last chunk found no room; off: nothing is staged any more.",
+        "1 for the state that the cache is in, 0 for the others. Cleaning: what a crash has left is looked "
+        "through, and nothing is staged yet; resting: the disk has failed and is tried again; full: the last chunk "
+        "found no room; off: nothing is staged any more.",
         state=_words("staged.state", _STATES),
     ),
     _gauge("stage_done_files", "Files that are staged, complete or not.", "staged.files"),

@@ -29,6 +29,7 @@ class SourceStatus:
                 "reads": metrics["source_reads"],
                 "bytes": metrics["source_read_bytes"],
                 **{name: metrics["source_" + name] for name in (*_COUNTED, *_LARGE)},
+                "failure": source.threads.failure,
                 "direct": source.files.direct,
                 "in_doubt": len(source.doubts),
                 "wrong_sizes": source.files.wrong_sizes,

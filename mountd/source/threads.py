@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -93,6 +94,19 @@ class SourceThreads:
         self.time_limit_s = time_limit_s or math.inf
         self._run_in_thread = run_in_thread
         self._stuck = 0
+        self._failure: tuple[str, int] | None = None
+        """The last error, if nothing has succeeded since as far as calls tell, and what had been read by then."""
+
+    @property
+    def failure(self) -> str | None:
+        """What the source answers, where it has answered nothing else since. The data plane reads it past our calls."""
+        if self._failure is None or self._metrics["source_read_bytes"] > self._failure[1]:
+            return None
+        return self._failure[0]
+
+    def _failed(self, why: str) -> None:
+        self._metrics.add("source_errors")
+        self._failure = why, self._metrics["source_read_bytes"]
 
     @property
     def stuck(self) -> int:
@@ -136,7 +150,7 @@ class SourceThreads:
                 number = error.errno or errno.EIO
                 if number not in _TRANSIENT or pause_s is None or trio.current_time() + pause_s >= deadline:
                     if number in _TRANSIENT:
-                        self._metrics.add("source_errors")
+                        self._failed(os.strerror(number))
                     is_away = pool == "metadata" and number in _AWAY
                     raise (SourceAway if is_away else SourceError)(number, what) from error
             self._metrics.add("source_retries")
@@ -167,7 +181,7 @@ class SourceThreads:
         directory: bytes,
     ) -> Value:
         if self._stuck >= _MAX_ABANDONED:
-            self._metrics.add("source_errors")
+            self._failed(f"no answer, and {self._stuck} threads wait for one")
             raise SourceTimeout(f"{what}: {self._stuck} threads are stuck in the source, not adding another")
         call = _Call(self, function, args, trio.lowlevel.current_trio_token())
         places = self._places[pool]
@@ -185,8 +199,9 @@ class SourceThreads:
                 places.leave(place)
                 raise
             places.leave(place)
+            self._failure = None
             return value
-        self._metrics.add("source_errors")
+        self._failed("no answer within the time limit")
         raise SourceTimeout(f"{what}: no answer within the time limit")
 
     def _abandon(self, call: _Call, leave: Callable[[], None]) -> bool:

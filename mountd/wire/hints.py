@@ -109,6 +109,10 @@ class Waited(Message, frozen=True):
     compute_s: float
     other_s: float
     batches: int = 0
+    workers: int | None = None
+    """Processes that the learner has started: at most so many of them load for it. None: it does not say."""
+    cores: int = 0
+    """Those that it may run on."""
 
 
 class Over(Message, frozen=True):

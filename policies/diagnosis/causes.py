@@ -1,7 +1,8 @@
 """The causes for which jobs wait: how each shows in figures, what it costs, and the one change to make.
 
 A cause costs the share of the readers' time that would be gone without it, about. What costs less than a twentieth is
-nothing to change a job for. The order is that of the list where costs are equal. Pure.
+nothing to change a job for. The order is that of the list where costs are equal. What the figures do not prove is not
+named: a wrong remedy costs more than none. Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _BUSY = 0.7
 _RANDOM = 0.4
 """A full random order: more than this share of the bytes is fetched sample by sample, or less of the source's reads
 begin where another has ended."""
+_NEARLY = 3 / 4
+"""Of its room: a cache that evicts by use keeps an eighth free."""
 _SOME_READS = 64
 _MANY_NUMBERS = 10
 """Names with another inode number. One or two may be chance: a file that was replaced within one tick of the clock."""
@@ -48,6 +51,18 @@ def found(situation: Situation) -> list[Finding]:
     return sorted(findings, key=lambda finding: -finding.cost)
 
 
+def nothing(situation: Situation) -> str:
+    """What is to be said where no cause was found; empty: nobody waits."""
+    what, share = waits_for(situation), max(situation.wait_share, situation.blocked_share)
+    if what == "its own decoding":
+        return "jobs wait for their own decoding: their data is here"
+    if not what:
+        return ""
+    if situation.minute_staged_bytes > max(situation.minute_source_bytes, situation.minute_peer_bytes) / 2:
+        return "what jobs wait for is read for the first time; it is staged, and later epochs find it here"
+    return f"jobs wait for {what}, {_percent(share)} of their time; why is not known: hfs status --all"
+
+
 def waits_for(situation: Situation) -> str:
     """What those who wait for data wait for, in one word or two; empty: they do not wait."""
     if situation.wait_share < WORTH:
@@ -59,12 +74,8 @@ def waits_for(situation: Situation) -> str:
     return "its own decoding"
 
 
-def _gigabytes(size_bytes: float) -> str:
-    return f"{max(1, round(size_bytes / 1e9))}G"
-
-
 def _amount(size_bytes: float) -> str:
-    return f"{size_bytes / 1e9:.3g} GB"
+    return f"{size_bytes / 1e9:.3g} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.3g} MB"
 
 
 def _percent(share: float) -> str:
@@ -97,6 +108,23 @@ def _loop_share(s: Situation) -> float:
     return (s.minute_loop_s + s.minute_core_wait_s) / s.seconds if s.seconds > 0 else 0.0
 
 
+def _source_fails(s: Situation) -> Finding | None:
+    if not s.source_failure:
+        return None
+    return Finding(
+        "source-errors",
+        1.0,
+        "the source answers with errors: only what is staged can be read",
+        f"{s.source_errors:,} operations have failed, the last one with: {s.source_failure}",
+        "see what is wrong with SOURCE: ls it, ask its servers; if it was mounted anew meanwhile, hfs umount and hfs "
+        "mount again",
+    )
+
+
+def _is_full(s: Situation) -> bool:
+    return s.disk_state == "full"
+
+
 def _disk(s: Situation) -> Finding | None:
     if s.disk_state in ("resting", "off"):
         return Finding(
@@ -107,20 +135,12 @@ def _disk(s: Situation) -> Finding | None:
             s.disk_error or f"state {s.disk_state}",
             "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
         )
-    if s.disk_error and s.staged_bytes < s.source_bytes / 2:
-        return Finding(
-            "cache-disk",
-            max(_source_share(s), WORTH),
-            "the cache disk does not take what is fetched",
-            f"{s.disk_error}; {_amount(s.source_bytes)} came from the source, {_amount(s.staged_bytes)} are staged",
-            "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
-        )
-    if s.staging_dropped > s.staged_chunks / 10 and s.staging_dropped > 16:
+    if s.staging_behind > s.staged_chunks / 10 and s.staging_behind > 16:
         return Finding(
             "cache-disk",
             _source_share(s),
             "the cache disk is slower than the source: what it does not take is read again in the next epoch",
-            f"{s.staging_dropped:,} chunks were not staged, {s.staged_chunks:,} were",
+            f"{s.staging_behind:,} chunks were not staged for that, {s.staged_chunks:,} were",
             "put --cache on a faster disk of this node, or have the data warmed before: hfs cache warm",
         )
     return None
@@ -165,20 +185,22 @@ def _handles(s: Situation) -> Finding | None:
 
 
 def _cache_size(s: Situation) -> Finding | None:
-    if s.evicted_bytes < s.capacity_bytes / 10 or not s.capacity_bytes:
+    evicts = s.evicted_bytes >= s.capacity_bytes / 10 and s.room_bytes >= _NEARLY * s.capacity_bytes
+    if not s.capacity_bytes or not (_is_full(s) or evicts):
         return None
-    needed_bytes = s.staged_bytes + s.evicted_bytes
+    used = f"{_amount(s.room_bytes)} of {_amount(s.capacity_bytes)} are used"
     return Finding(
         "cache-size",
         _source_share(s),
-        "the cache is smaller than what is read, so the same bytes are fetched again and again",
-        f"{_amount(s.evicted_bytes)} were evicted from {_amount(s.capacity_bytes)}",
-        f"--cache-size {_gigabytes(needed_bytes)} if the disk has so much; with hints what is needed next stays",
+        "the cache is full: what has no room in it is read from the source each time",
+        f"{used}; {s.full_because or f'{_amount(s.evicted_bytes)} were evicted'}",
+        "mount with a larger --cache-size, or a larger disk (hfs cache warm --dry-run tells what the data takes); or "
+        "evict what no job reads: hfs cache evict",
     )
 
 
 def _random(s: Situation) -> Finding | None:
-    in_pieces = s.bypass_bytes > _RANDOM * s.large_read_bytes > 0
+    in_pieces = s.bypass_bytes > _RANDOM * s.large_read_bytes > 0 and not _is_full(s)  # so is what has no room
     unordered = s.large_reads > _SOME_READS and s.large_reads_ordered < _RANDOM * s.large_reads
     if not (in_pieces or unordered):
         return None
@@ -205,8 +227,8 @@ def _no_hint(s: Situation) -> Finding | None:
 
 
 def _source(s: Situation) -> Finding | None:
-    if not s.learners and s.readers >= _MANY_READERS:
-        return None  # told by another
+    if not s.learners:
+        return None  # what is read for the first time is waited for, and nobody could fetch it ahead
     given_bytes = max(s.minute_source_bytes, s.minute_peer_bytes)
     rate = given_bytes / s.seconds if s.seconds > 0 else 0.0
     return Finding(
@@ -249,18 +271,34 @@ def _daemon(s: Situation) -> Finding | None:
 
 
 def _workers(s: Situation) -> Finding | None:
-    if s.epoch_s <= 0 or waits_for(s) != "its own decoding" or s.readers >= s.cores:
+    if s.epoch_s <= 0 or waits_for(s) != "its own decoding" or s.workers is None:
         return None
-    now = f"now {s.readers}, " if s.readers else ""  # none lives where the job has ended
+    each = min(s.cores, max(2, 2 * s.workers)) // s.loaders
+    if each * s.loaders <= s.workers:
+        return None
+    learners = f" for each of {s.loaders} learners" if s.loaders > 1 else ""
     return Finding(
         "workers",
         s.wait_share,
         "the job waits for its own decoding: the data is here",
         f"learners waited {_percent(s.wait_share)} of the time, for the source {_percent(_epoch_blocked(s))}",
-        f"more workers: num_workers={min(s.cores, max(2, 2 * s.readers))} ({now}on {s.cores} cores)",
+        f"more workers: num_workers={each}{learners} (on {s.cores} cores {s.workers} load at most)",
     )
 
 
 _CAUSES: tuple[Callable[[Situation], Finding | None], ...] = (
-    *(_disk, inode_numbers, _links, _neighbours, _cache_size, _random, _no_hint, _source, _daemon, _workers, _handles),
+    *(
+        _source_fails,
+        _disk,
+        inode_numbers,
+        _links,
+        _neighbours,
+        _cache_size,
+        _random,
+        _no_hint,
+        _source,
+        _daemon,
+        _workers,
+        _handles,
+    ),
 )

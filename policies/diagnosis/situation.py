@@ -19,10 +19,21 @@ class Situation:
     learners: int = 0
     """That tell their order."""
     cores: int = 1
+    """Of those who read, where they have told."""
+    workers: int | None = None
+    """Processes that load for the learners, at most; None: nobody knows."""
+    loaders: int = 1
+    """Learners that have told of theirs."""
+
+    source_errors: int = 0
+    source_failure: str = ""
+    """What the source has answered last, if that was an error; empty: it answers."""
 
     minute_read_bytes: int = 0
     minute_source_bytes: int = 0
     minute_peer_bytes: int = 0
+    minute_staged_bytes: int = 0
+    """So much more is staged than a minute ago."""
     minute_source_wait_s: float = 0.0
     """All readers together have waited so long for the source."""
     minute_loop_s: float = 0.0
@@ -57,10 +68,14 @@ class Situation:
     """Files that were opened before they were staged, and would be read faster if they were opened again."""
     evicted_bytes: int = 0
     staged_bytes: int = 0
+    room_bytes: int = 0
+    """What that takes on the disk."""
     capacity_bytes: int = 0
+    full_because: str = ""
+    """What leaves no more room, if the cache is full."""
     disk_state: str = "ok"
     disk_error: str = ""
-    staging_dropped: int = 0
+    staging_behind: int = 0
     """Chunks that the disk did not take in time."""
     staged_chunks: int = 0
     neighbour_demand_s: float = 0.0

@@ -20,8 +20,8 @@ STATUS_KEYS = {
     "io_mode": "mode reason asked_for passthrough stateless extension backing_files faster_if_reopened",
     "opens": "cached passed anew stateless",
     "source": (
-        "path id file_systems reads bytes opens stats listings errors retries abandoned large_reads "
-        "large_read_bytes large_reads_ordered direct in_doubt wrong_sizes absolute_links absolute_links_named"
+        "path id file_systems reads bytes opens stats listings errors retries abandoned large_reads large_read_bytes "
+        "large_reads_ordered failure direct in_doubt wrong_sizes absolute_links absolute_links_named"
     ),
     "peers": "mode reason reads read_bytes misses faults served served_bytes refused_busy",
     "reads": "staged flight source bypass alone",
@@ -32,7 +32,7 @@ STATUS_KEYS = {
     "source_wait_s": "",
     "staged": (
         "files bytes room_bytes capacity_bytes pinned_files pinned_bytes encoded_bytes encoded_stored_bytes "
-        "queued_bytes uncommitted_bytes state last_error unvouched_bytes"
+        "queued_bytes uncommitted_bytes state last_error full_because unvouched_bytes"
     ),
     "scrub": (
         "state rate_bytes_s measured_bytes_s round_bytes staged_bytes read_bytes damaged_chunks round_began "

@@ -67,4 +67,4 @@ def test_the_dashboard_can_be_imported() -> None:
 def test_what_a_wrong_name_looks_like() -> None:
     assert "hfs_read_bytes" not in NAMES
     assert "hfs_read_bytes_total" in NAMES
-    assert LABELS["hfs_cache_state", "state"] == {"ok", "resting", "full", "off"}
+    assert LABELS["hfs_cache_state", "state"] == {"ok", "cleaning", "resting", "full", "off"}

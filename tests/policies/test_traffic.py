@@ -12,6 +12,14 @@ def test_small_files_count_once_for_each_open() -> None:
     assert estimated(passed) == Estimate(1500, False, 500, 900)
 
 
+def test_what_was_fetched_just_then_is_not_from_memory() -> None:
+    """A cold epoch: fetched, and put into the page cache before it was asked for. Then another one."""
+    cold = NOTHING._replace(cached_bytes=1000, fetched_bytes=1000)
+    assert estimated(cold) == Estimate(1000, False, 0, 0)
+    assert estimated(cold._replace(cached_bytes=2000)) == Estimate(2000, False, 0, 1000)
+    assert estimated(cold._replace(read_bytes=400)) == Estimate(1000, False, 0, 0)
+
+
 def test_more_reads_than_opens_are_believed() -> None:
     """Who keeps a file open and reads it again and again, past the page cache."""
     assert estimated(NOTHING._replace(cached_bytes=100, read_bytes=700)) == Estimate(700, False)

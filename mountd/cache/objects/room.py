@@ -29,7 +29,7 @@ from hfs.policies.cache.admission import (
 
 log = logging.getLogger(__name__)
 
-State = Literal["ok", "resting", "full", "off"]
+State = Literal["ok", "cleaning", "resting", "full", "off"]
 
 _FIRST_REST_S = 1.0
 _LONGEST_REST_S = 60.0

@@ -37,14 +37,16 @@ def test_an_epoch_that_has_just_begun_says_nothing_of_the_job() -> None:
     one = learner(0, 1.0)
     one["epochs"].append({"epoch": 4, "exposed_s": 0.2, "compute_s": 0.0, "other_s": 0.0, "batches": 1})
     assert "wrong         nothing" in screen({**STATUS, "hints": {"learners": [one]}, "readers": []})
-    one["epochs"][1]["exposed_s"] = 30.0
-    assert "wrong         nothing" not in screen({**STATUS, "hints": {"learners": [one]}, "readers": []})
+    one["epochs"][1] |= {"exposed_s": 30.0, "workers": 1, "cores": 2}
+    assert "wrong         the job waits for its own decoding: the data is here" in screen(
+        {**STATUS, "hints": {"learners": [one]}, "readers": []}
+    )
 
 
 def test_what_is_not_known_is_said() -> None:
     lines = screen({**STATUS, "traffic": traffic(848 * GB, 36 * GB, at_least=True)})
     assert any("jobs read at least 848 GB" in line for line in lines)
-    assert screen({"mountpoint": "/m"})[0].startswith("/m  (daemon ?")
+    assert screen({"mountpoint": "/m"})[0].startswith("/m  (process ?, up 0 s")
 
 
 def test_what_is_wrong_comes_with_its_remedy() -> None:
@@ -53,6 +55,39 @@ def test_what_is_wrong_comes_with_its_remedy() -> None:
     assert "the cache disk is not written to" in lines[at]
     assert "seen: EIO" in lines[at + 1]
     assert "change: look at the disk" in lines[at + 2]
+
+
+def test_a_full_cache_is_told_by_what_it_uses() -> None:
+    staged = {"files": 1144, "bytes": 61_900_000, "room_bytes": 73_400_000, "capacity_bytes": 73_400_000}
+    text = "\n".join(screen({**STATUS, "hints": {}, "staged": {**staged, "state": "full"}}))
+    assert "local         61.9 MB in 1,144 files; 73.4 MB of 73.4 MB used: full\n" in text
+    text = "\n".join(screen({**STATUS, "hints": {}, "staged": {**staged, "capacity_bytes": 1 << 62}}))
+    assert "local         61.9 MB in 1,144 files\n" in text
+    read = traffic(10**9, 10**9)
+    minute = {**read["minute"], "source_wait_s": 30.0, "source_bytes": 10**9}
+    (reader,) = [{"pid": 1, "command": "python", "reads": 1, "bytes": GB}]
+    waiting = {**STATUS, "hints": {}, "traffic": {**read, "minute": minute}, "readers": [reader]}
+    full = {**staged, "state": "full", "full_because": "cache-size reached (70M)"}
+    lines = screen({**waiting, "staged": full, "faults": {"staging_dropped": 1856}})
+    assert "wrong         the cache is full: what has no room in it is read from the source each time" in lines
+    assert "              seen: 73.4 MB of 73.4 MB are used; cache-size reached (70M)" in lines
+    assert not any("staging dropped" in line for line in lines)
+    minute["staged_bytes"] = 10**9
+    assert any(line.startswith("wrong         nothing: what jobs wait for is read for the") for line in screen(waiting))
+
+
+def test_a_source_that_answers_with_errors_is_told() -> None:
+    source = {"path": "/lustre/images", "errors": 2, "failure": "Transport endpoint is not connected"}
+    text = "\n".join(screen({**STATUS, "source": source}))
+    assert "faults        2 source errors" in text
+    assert "seen: 2 operations have failed, the last one with: Transport endpoint is not connected" in text
+
+
+def test_readers_that_the_daemon_has_given_nothing_are_not_named() -> None:
+    readers = [{"pid": 5, "command": "", "reads": 0, "bytes": 0}, {"pid": 6, "command": "cp", "reads": 1, "bytes": 9}]
+    lines = screen({**STATUS, "readers": readers})
+    assert [line for line in lines if line.startswith("readers")] == ["readers       cp (6) 9 B by the daemon"]
+    assert not any(line.startswith("readers") for line in screen({**STATUS, "readers": readers[:1]}))
 
 
 def test_inode_numbers_that_change_are_told() -> None:

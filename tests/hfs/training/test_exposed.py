@@ -1,6 +1,8 @@
 """Where the time of an epoch goes, on a clock that the test turns."""
 
 import gc
+import multiprocessing
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,10 @@ from tests.hfs.training.learners import listening
 
 class Clock:
     now = 100.0
+    computed = 0.0
+
+    def process_time(self) -> float:
+        return self.computed
 
     def monotonic(self) -> float:
         return self.now
@@ -136,6 +142,25 @@ def test_the_daemon_is_told_once_a_second(tmp_path: Path, clock: Clock) -> None:
         assert account.epochs == [EpochTimes(1, 3, 30, 0, 3, 1), EpochTimes(2, 3, 30, 0, 3, 1)]
         del loader
         gc.collect()
+
+
+@pytest.mark.parametrize(("computed_s", "workers"), [(0.5, 2), (9.0, None)], ids=["in processes", "in threads"])
+def test_the_daemon_is_told_how_many_load(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, computed_s: float, workers: int | None
+) -> None:
+    """The most that there were: they may have ended before the epoch. Threads nobody can count."""
+    started = [0, 0]
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: started)
+    with listening(tmp_path / "s") as daemon:
+        sampler = hinted(range(3), files=["/m/a"] * 3, mount="/m", control=daemon.path)
+        for index in timed((index for index in sampler), sampler):
+            clock.now += 2
+            clock.computed += computed_s if index else 0
+            started = started[:1]
+        daemon.wait(lambda: len(daemon.only.waited()) == 4)
+        assert next(told.workers for told in daemon.only.waited()) == 2
+        assert [told.workers for told in daemon.only.waited()][-1] == workers
+        assert {told.cores for told in daemon.only.waited()} == {len(os.sched_getaffinity(0))}
 
 
 def test_timed_keeps_no_batch(clock: Clock) -> None:

@@ -43,10 +43,27 @@ def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Pa
             assert [file.complete for file in files] == [True, True, True, False, False]
             assert staging.statistics().room_bytes == capacity
             assert staging.statistics().state == "full"
+            assert staging.statistics().full_because == "cache-size reached (209 kB)"
             assert disk_bytes(str(tmp_path)) <= capacity
-            assert metrics["staging_dropped"] == 3
+            assert (metrics["staging_dropped"], metrics["staging_behind"]) == (3, 0)
             await staging.evictions.evict([files[0].version])
             assert put(staging, files[3], 0)
+            assert (staging.statistics().state, staging.statistics().full_because) == ("ok", None)
+
+    run(main)
+
+
+def test_what_cleans_up_after_a_crash_is_no_disk_that_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        metrics = Metrics()
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            file = await staging.files.get(version_of(1, SIZE), b"f")
+            ready, staging.admission._ready, staging.ready = staging.ready, trio.Event(), trio.Event()
+            assert not put(staging, file, 0)
+            assert (staging.statistics().state, staging.statistics().last_error) == ("cleaning", None)
+            assert (metrics["staging_dropped"], metrics["staging_behind"]) == (1, 0)
+            staging.ready = staging.admission._ready = ready
+            assert put(staging, file, 0)
             assert staging.statistics().state == "ok"
 
     run(main)
@@ -293,7 +310,7 @@ def test_a_full_queue_drops_what_is_new(tmp_path: Path) -> None:
             await staging.committer.wait_committed()
             assert staging.statistics().queued_bytes == 0
             assert put(staging, file, 2)
-            assert metrics["staging_dropped"] == 2
+            assert (metrics["staging_dropped"], metrics["staging_behind"]) == (2, 2)
 
     run(main)
 

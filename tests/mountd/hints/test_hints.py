@@ -284,12 +284,16 @@ async def test_the_figures_of_epochs_are_kept_when_the_learner_has_gone() -> Non
     async with daemon(source_of(2)) as parts:
         learner = await joined(parts, list_of(2))
         await told(learner, order([0, 1], 3))
-        await told(learner, Waited(3, 0.5, 10.0, 0.25, 7))
+        await told(learner, Waited(3, 0.5, 10.0, 0.25, 7, 2, 16))
+        await told(learner, Waited(3, 0.5, 10.0, 0.25, 7))  # an older client says nothing of its workers
+        await told(learner, Waited(3, 0.5, 10.0, 0.25, 7, -1, 16))
+        await told(learner, Waited(3, 0.5, 10.0, 0.25, 7, 2, 1 << 70))
         await told(learner, Over(3))
         learner.leave()
         (past,) = parts.learners.shown()["past"]
         (epoch,) = past["epochs"]
         assert (epoch["epoch"], epoch["exposed_s"], epoch["compute_s"], epoch["batches"]) == (3, 0.5, 10.0, 7)
+        assert (epoch["workers"], epoch["cores"]) == (2, 16)
 
 
 async def test_counters_of_learners_only_grow() -> None:

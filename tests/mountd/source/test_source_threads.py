@@ -33,6 +33,22 @@ async def test_a_lasting_error_reaches_the_caller_after_six_tries() -> None:
     assert (caught.value.errno, script.calls, metrics["source_errors"]) == (errno.EIO, 6, 1)
 
 
+async def test_a_source_fails_until_it_has_given_something_again() -> None:
+    metrics, script = Metrics(), Script(*[(0, OSError(errno.ENOTCONN, ""))] * 12, (0, 7))
+    calls = threads(script, metrics)
+    assert calls.failure is None
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            await calls.call("demand", "read", lambda: None)
+        assert calls.failure == "Transport endpoint is not connected"
+        metrics.add("source_read_bytes", 100)  # by the data plane
+        assert calls.failure is None
+    calls._failed("no answer")
+    assert calls.failure == "no answer"
+    assert await calls.call("demand", "read", lambda: None) == 7
+    assert (calls.failure, metrics["source_errors"]) == (None, 3)
+
+
 async def test_an_answer_is_not_tried_again() -> None:
     metrics, script = Metrics(), Script((0, OSError(errno.ENOENT, "")))
     with pytest.raises(SourceError) as caught:

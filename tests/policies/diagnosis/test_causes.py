@@ -4,25 +4,29 @@ from dataclasses import replace
 
 import pytest
 
-from hfs.policies.diagnosis.causes import found, waits_for
+from hfs.policies.diagnosis.causes import found, nothing, waits_for
 from hfs.policies.diagnosis.situation import Situation
 
 BLOCKED = Situation(readers=8, learners=8, cores=16, minute_source_wait_s=8 * 30.0, minute_source_bytes=10**9)
 """Eight readers wait half of their time for the source."""
-DECODING = Situation(readers=4, learners=1, cores=16, exposed_s=30.0, epoch_s=100.0, epoch_source_wait_s=1.0)
+DECODING = Situation(readers=4, learners=1, cores=16, workers=4, exposed_s=30.0, epoch_s=100.0)
+FULL = replace(BLOCKED, learners=0, disk_state="full", room_bytes=73_400_000, capacity_bytes=73_400_000)
+FIRST = replace(BLOCKED, learners=0, readers=3, minute_staged_bytes=10**9)
+"""Nobody could fetch ahead for them, and each byte comes from the source once."""
 
 SITUATIONS = {
     "no-hint": replace(BLOCKED, learners=0),
     "random-order": replace(BLOCKED, large_read_bytes=10**9, bypass_bytes=8 * 10**8),
-    "cache-size": replace(BLOCKED, evicted_bytes=50 * 10**9, staged_bytes=10**11, capacity_bytes=10**11),
+    "cache-size": FULL,
     "links": replace(Situation(readers=1), absolute_links=3),
     "source": BLOCKED,
     "workers": DECODING,
     "inode-numbers": replace(BLOCKED, learners=0, renumbered=10, version_changes=19),
     "handles": Situation(readers=2, slow_handles=4),
-    "cache-disk": replace(BLOCKED, staging_dropped=500, staged_chunks=100),
+    "cache-disk": replace(BLOCKED, staging_behind=500, staged_chunks=100),
     "daemon-cpu": replace(DECODING, minute_loop_s=25.0, minute_core_wait_s=20.0),
     "another-job": replace(BLOCKED, neighbour_demand_s=40.0),
+    "source-errors": Situation(source_errors=2, source_failure="Transport endpoint is not connected"),
 }
 
 
@@ -41,7 +45,15 @@ def test_a_situation_shows_its_cause_first(cause: str) -> None:
         Situation(readers=16, cores=16, minute_read_bytes=10**10, read_bytes=10**12),
         Situation(seconds=0.4, readers=1, minute_source_wait_s=0.35),
         Situation(readers=8, learners=8, cores=16, exposed_s=1.0, epoch_s=100.0, large_reads=10**4),
-        Situation(readers=1, evicted_bytes=10**12, capacity_bytes=10**9),
+        Situation(readers=1, evicted_bytes=10**12, room_bytes=10**9, capacity_bytes=10**9),
+        Situation(readers=1, disk_state="full", room_bytes=10**9, capacity_bytes=10**9),
+        Situation(disk_state="cleaning"),
+        Situation(source_errors=2),
+        FIRST,
+        replace(DECODING, cores=4),
+        replace(DECODING, workers=None),
+        replace(DECODING, workers=6, loaders=3, cores=8),
+        replace(FIRST, evicted_bytes=10**9, room_bytes=10**9, capacity_bytes=10**10),
         Situation(readers=1, renumbered=9, version_changes=9),
         Situation(readers=1, renumbered=5_000, version_changes=10_000),
     ],
@@ -51,6 +63,14 @@ def test_a_situation_shows_its_cause_first(cause: str) -> None:
         "the first reads",
         "hinted, and nobody waits",
         "evicted, and nobody waits",
+        "full, and nobody waits",
+        "the second after a crash",
+        "errors, and answers since",
+        "a cold first epoch",
+        "as many workers as cores",
+        "nobody knows how many workers",
+        "as many workers of all learners as each may have",
+        "people have evicted it all, and it is read again",
         "few numbers",
         "as many changed files",
     ],
@@ -86,6 +106,28 @@ def test_other_nodes_that_are_slow() -> None:
     assert finding.evidence.startswith("they gave 33.3 MB/s")
 
 
-def test_workers_of_a_job_that_has_ended_are_not_counted() -> None:
-    assert "(now 4, on 16 cores)" in found(DECODING)[0].remedy
-    assert "num_workers=2 (on 16 cores)" in found(replace(DECODING, readers=0))[0].remedy
+def test_workers_are_those_that_learners_have_told() -> None:
+    """Nobody else's: other processes read too, and those of a job that has ended read no more."""
+    assert "num_workers=8 (on 16 cores 4 load at most)" in found(DECODING)[0].remedy
+    assert "num_workers=8" in found(replace(DECODING, readers=0, learners=0))[0].remedy
+    assert "num_workers=2 (on 2 cores 1 load" in found(replace(DECODING, workers=1, cores=2))[0].remedy
+    several = replace(DECODING, workers=4, loaders=2)
+    assert "num_workers=4 for each of 2 learners" in found(several)[0].remedy
+
+
+def test_a_full_cache_is_the_cause_whatever_else_it_looks_like() -> None:
+    """Chunks that found no room are not staged, and large files are then read in small pieces."""
+    seems = replace(FULL, readers=2, large_read_bytes=10**9, bypass_bytes=8 * 10**8)
+    (finding,) = found(seems)
+    assert finding.name == "cache-size"
+    assert finding.evidence.startswith("73.4 MB of 73.4 MB are used")
+    assert "cache-size reached" in found(replace(FULL, full_because="cache-size reached (70M)"))[0].evidence
+    by_use = replace(FULL, disk_state="ok", evicted_bytes=10**8, room_bytes=65_000_000)
+    assert "100 MB were evicted" in found(by_use)[0].evidence
+
+
+def test_what_is_said_where_there_is_no_cause() -> None:
+    assert nothing(Situation()) == ""
+    assert "for the first time" in nothing(FIRST)
+    assert "why is not known" in nothing(replace(FIRST, minute_staged_bytes=0))
+    assert "own decoding" in nothing(replace(DECODING, cores=4))
