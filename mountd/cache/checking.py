@@ -20,6 +20,7 @@ from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
 from hfs.mountd.cache.table.files import StagedFileTable
 from hfs.mountd.cache.table.listing import pages_of
 from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.geometry import chunk_extent
 
 _STEP_FILES = 64
@@ -37,9 +38,9 @@ class CheckedFile:
     version: Version
     path: bytes
     chunks: int
-    """Chunks that were read."""
+    """Chunks that were looked at."""
     bytes: int
-    """Bytes that were read."""
+    """Theirs."""
     broken: tuple[int, ...]
     """Indexes of damaged or unreadable chunks; they are forgotten."""
     unchecked: str = ""
@@ -177,7 +178,9 @@ def _steps(rows: Sequence[StagedRow], chunks: Sequence[list[ChunkRow]]) -> Itera
 
 
 def _bytes(row: StagedRow, chunk: ChunkRow) -> int:
-    return chunk.stored_bytes or chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size
+    """What is read of it, about: where nothing is on the disk it is looked whether that is so."""
+    size = chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size
+    return BLOCK_BYTES if chunk.hole_blocks * BLOCK_BYTES >= size else chunk.stored_bytes or size
 
 
 def _unchanged(file: StagedFile, listed: Sequence[ChunkRow]) -> set[int]:

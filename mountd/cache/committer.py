@@ -225,7 +225,7 @@ class Committer:
             self._give_up(group)
         else:
             is_durable = True
-            self.entered_bytes += sum(job.size_bytes for job in entered) + sum(row.size_bytes for row in new)
+            self.entered_bytes += sum(row.size_bytes for row in (*rows.values(), *new))
             for job in entered:
                 self._enter(job)
             for file, row in rows.items():

@@ -21,7 +21,17 @@ import numpy as np
 import xxhash
 
 from hfs.mountd.cache.index import Stamp
-from hfs.mountd.cache.objects import RAW, UNDECIDED, Change, Disk, Shrinker, StagedFile, WritePace, staging_io
+from hfs.mountd.cache.objects import (
+    RAW,
+    UNDECIDED,
+    Change,
+    Disk,
+    Shrinker,
+    StagedFile,
+    WritePace,
+    checksum_of_zeros,
+    staging_io,
+)
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from hfs.policies.cache.holes import hole_blocks
 from hfs.policies.geometry import Extent
@@ -50,6 +60,7 @@ class WriteJob:
         "object_id",
         "on_done",
         "pieces",
+        "room_bytes",
         "shrunk",
         "size_bytes",
         "start",
@@ -95,6 +106,8 @@ class WriteJob:
         self.pieces = pieces
         """All of it that is to be written, if the rest is zeros and nothing of the chunk is on the disk; None: all."""
         self.hole_blocks = 0 if pieces is None else hole_blocks(len(data), pieces)
+        self.room_bytes = blocks_bytes(len(data)) - self.hole_blocks * BLOCK_BYTES
+        """What the chunk takes at most."""
         self.stored_bytes = 0
         """As how many bytes it was written; 0: as it is."""
         self.error: OSError | None = None
@@ -102,14 +115,31 @@ class WriteJob:
         """The write failed and the disk may still hold some of it."""
 
     @property
-    def room_bytes(self) -> int:
-        """What the chunk takes at most."""
-        return blocks_bytes(self.size_bytes) - self.hole_blocks * BLOCK_BYTES
-
-    @property
     def is_whole_new_file(self) -> bool:
         """The only chunk of its file, of which there is nothing yet."""
         return self.create and self.size_bytes == self.file.size
+
+
+def hole_job(file: StagedFile, index: int, number: int, charged_bytes: int) -> WriteJob:
+    """Of a chunk of zeros alone, for `write_holes`: it has no bytes."""
+    job = WriteJob(file, index, memoryview(b""), number, charged_bytes)
+    job.hole_blocks = blocks_bytes(file.chunk_size(index)) // BLOCK_BYTES
+    return job
+
+
+def write_holes(disk: Disk, jobs: Sequence[WriteJob]) -> None:
+    """In a thread: have the object of these chunks, all of one file, where there is nothing yet. Raises OSError."""
+    first = jobs[0]
+    for job in jobs:
+        job.checksum = checksum_of_zeros(job.file.chunk_size(job.index))
+    with staging_io():
+        fd = disk.open_write(first.object_id, create=first.create, direct=False)
+        try:
+            if _begin(first, fd) or first.create:
+                disk.io.set_length(fd, first.file.size)
+            _change(first).end(fd)
+        finally:
+            disk.io.close(fd)
 
 
 def write_batch(

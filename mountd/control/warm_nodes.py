@@ -151,6 +151,8 @@ class NodeStaging:
             wanted_bytes = sum(begun.wanted_bytes for begun in self._begun)
             if not is_part and not await self._cache.evictor.wait_room(wanted_bytes):
                 raise StagingError(self._cache.admission.why_not(wanted_bytes) or self._cache.room.what_limits())
+            empty = await self._sparse_files.empty_chunks(entry.node, file, ours)
+            await self._cache.writer.put_holes(file, empty)
             await self._resolver.ensure_file(entry.node, file)
         finally:
             self._fetched_bytes += entry.fetched_bytes()

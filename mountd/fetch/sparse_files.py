@@ -20,7 +20,7 @@ from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.namespace import Namespace, Node, by_any_name
 from hfs.mountd.source import Source
 from hfs.policies.cache.holes import is_sparse, may_have_holes, pieces_of, seek
-from hfs.policies.geometry import Extent, split
+from hfs.policies.geometry import Extent, chunk_range, split
 
 _MAX_KEPT = 1 << 17
 """Extents of all files together, some 15 MB."""
@@ -53,6 +53,18 @@ class SparseFiles:
         data = pieces_of(await self._data(file.version, lambda: self._source.files.data(*place, file.version)))
         pieces = (piece for extent in data for piece in split(extent, file.chunk_bytes))
         return min(raw_bytes, sum(piece.end - piece.start for piece in pieces if piece.index in wanted))
+
+    async def empty_chunks(self, node: Node, file: StagedFile, indexes: Sequence[int]) -> list[int]:
+        """Those of these chunks that certainly are zeros alone."""
+        if not is_sparse(file.size, node.attributes.blocks, file.chunk_bytes):
+            return []
+        data = await self._data(file.version, lambda: self._ask_of(node, file.version))
+        if file.version not in self._kept:
+            return []
+        has_data: set[int] = set()
+        for extent in data:
+            has_data.update(chunk_range(extent, file.chunk_bytes))
+        return [index for index in indexes if index not in has_data]
 
     async def seek(self, node: Node, version: Version, offset: int, *, hole: bool) -> int | None:
         """What lseek(2) of this version of `node` gives, as `policies.cache.holes.seek`, in two seconds at most."""

@@ -59,7 +59,9 @@ def test_holes_take_neither_room_nor_reads(tmp_path: Path, hfs_mount: HfsMount, 
     warm = hfs.cache_command("warm", hfs.path)
     assert warm.returncode == 0, warm.stdout + warm.stderr
     assert blocks_bytes <= disk_bytes(str(hfs.own_cache)) <= 8 << 20
-    room_bytes = hfs.status()["staged"]["room_bytes"]
+    status = hfs.status()
+    room_bytes = status["staged"]["room_bytes"]
+    assert status["counters"]["staging_put_bytes"]["value"] <= 49 * CHUNK  # of all others nothing is written
     assert disk_bytes(str(hfs.own_cache)) <= room_bytes <= 8 << 20
     assert hfs.source_bytes() <= 49 * CHUNK * 2
     check(hfs.path / "data.mdb", size, data)

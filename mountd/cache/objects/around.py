@@ -22,7 +22,7 @@ from hfs.mountd.cache.objects.codec import expand
 from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.io import Damaged
 from hfs.mountd.cache.objects.io_class import idle_io
-from hfs.mountd.cache.objects.objects import OUR_LIMITS
+from hfs.mountd.cache.objects.objects import OUR_LIMITS, is_right_hole
 from hfs.mountd.cache.objects.stamps import stamp_of
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.geometry import chunk_extent
@@ -111,6 +111,8 @@ def _open_buffered(disk: Disk, number: int) -> int:
 def _is_right(disk: Disk, fd: int, row: StagedRow, chunk: ChunkRow, buffer: memoryview, *, direct: bool) -> bool:
     extent = chunk_extent(chunk.number, row.version.size, row.chunk_bytes)
     size = chunk.stored_bytes or extent.size
+    if not chunk.stored_bytes and is_right_hole(disk, fd, extent, chunk.checksum):
+        return True
     stored = bytearray() if chunk.stored_bytes else None
     found = xxhash.xxh3_64()
     was_there = not direct and disk.io.has_cached(fd, extent.start, size)

@@ -126,6 +126,13 @@ class ObjectIO:
         """The bytes of one object, durable."""
         os.fdatasync(fd)
 
+    def is_hole(self, fd: int, start: int, end: int) -> bool:
+        """Whether the file has bytes `[start, end)` and none of them is on the disk, as far as that can be told."""
+        try:
+            return os.lseek(fd, start, os.SEEK_DATA) >= end
+        except OSError as error:
+            return error.errno == errno.ENXIO and os.fstat(fd).st_size >= end
+
     def punch(self, fd: int, start: int, end: int) -> None:
         """Give the blocks of `[start, end)` back; the length stays."""
         if _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, start, end - start) != 0:

@@ -3,6 +3,7 @@
 Without threads, in virtual time (tests/support/faults.py).
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,21 +12,26 @@ import trio
 import trio.testing
 
 from hfs.mountd.base.errors import MountError
-from hfs.mountd.cache import StagedFile
+from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.core.metrics import Metrics
+from tests.conftest import Logs
 from tests.support.faults import (
     CHUNK_BYTES,
     SIZE,
+    Operations,
     disk_bytes,
+    fail,
     healthy_staging,
+    object_path,
     page_aligned,
     put,
     run,
     stage,
+    verify,
     version_of,
 )
-from tests.support.pattern import pattern
+from tests.support.pattern import check, pattern
 
 
 def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_path: Path) -> None:
@@ -359,5 +365,96 @@ def test_blocks_of_zeros_of_a_sparse_file_take_no_room(tmp_path: Path) -> None:
             assert staging.room.used_bytes == wanted_bytes
             await staging.evictions.evict_paths()
             assert staging.room.used_bytes == 0
+
+    run(main)
+
+
+def test_chunks_of_zeros_alone_are_staged_without_a_write(tmp_path: Path) -> None:
+    count = 2500
+    size = (count - 1) * CHUNK_BYTES + 1000
+
+    async def check_it(staging: Cache, file: StagedFile) -> None:
+        assert file.durable
+        assert staging.room.used_bytes == file.room_bytes == CHUNK_BYTES + file.overhead_bytes()
+        assert staging.statistics().bytes == size
+        for index in (0, 6, 8, count - 1):
+            assert await staging.reader.read_chunk(file, index) == bytes(file.chunk_size(index))
+        check(1, 7 * CHUNK_BYTES, await staging.reader.read_chunk(file, 7))
+
+    async def main() -> None:
+        operations = Operations(0, fail)
+        async with healthy_staging(tmp_path, operations=operations) as staging:
+            file = await staging.files.get(version_of(1, size), b"f")
+            staging.files.pin(file)
+            assert put(staging, file, 7)
+            await staging.writer.put_holes(file, [index for index in range(count) if index != 7])
+            await check_it(staging, file)
+            await staging.writer.put_holes(file, range(count))  # there is nothing left to do
+            staging.files.unpin(file)
+            assert operations.names.count("write") == 1
+            assert disk_bytes(str(tmp_path)) <= staging.room.used_bytes
+        operations = Operations(0, fail)
+        async with healthy_staging(tmp_path, operations=operations) as staging:
+            file = await staging.files.get(version_of(1, size))
+            await check_it(staging, file)
+            file.doubt()
+            for index in range(count):
+                await staging.reader.verify(file, index)
+            assert file.sound
+            (checked,) = [found async for found in staging.checker.check()]
+            assert (checked.chunks, checked.bytes, checked.fault) == (count, size, None)
+            assert operations.names.count("read_part") + operations.names.count("read_into") <= 6
+            await staging.evictions.evict_paths()
+            assert staging.room.used_bytes == 0
+
+    run(main)
+    run(verify, str(tmp_path))
+
+
+def test_chunks_of_zeros_that_the_disk_does_not_take_cost_nothing(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("staging a chunk: .*no space left")
+
+    async def main() -> None:
+        operations = Operations(0, fail)
+        async with healthy_staging(tmp_path, operations=operations) as staging:
+            file = await staging.files.get(version_of(1, SIZE), b"f")
+            staging.files.pin(file)
+            operations.act_after(1, for_ever=True)
+            await staging.writer.put_holes(file, range(4))
+            assert not file.present
+            operations.act_no_more()
+            await staging.writer.put_holes(file, range(4))
+            assert not file.present, "the disk rests"
+            await trio.sleep(2)
+            await staging.writer.put_holes(file, range(4))
+            assert file.durable
+            assert staging.room.used_bytes == file.room_bytes == file.overhead_bytes()
+            staging.files.unpin(file)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("damage", "broken"), [("in a hole", (1,)), ("no hole", (2,)), ("its end", (1, 2, 3)), ("zeros", ())]
+)
+def test_damage_beside_holes_is_found(tmp_path: Path, damage: str, broken: tuple[int, ...]) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            file = await staging.files.get(version_of(1, SIZE), b"f")
+            staging.files.pin(file)
+            assert put(staging, file, 2)
+            await staging.writer.put_holes(file, (0, 1, 3))
+            staging.files.unpin(file)
+            fd = os.open(object_path(staging, file), os.O_RDWR)
+            if damage == "no hole":
+                staging.context.disk.io.punch(fd, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES)
+            elif damage == "its end":
+                os.truncate(fd, CHUNK_BYTES)
+            else:
+                os.pwrite(fd, b"x" if damage == "in a hole" else bytes(1), CHUNK_BYTES)
+            os.close(fd)
+            (checked,) = [found async for found in staging.checker.check()]
+            assert checked.broken == broken
+            assert not set(broken) & set(file.present)
 
     run(main)

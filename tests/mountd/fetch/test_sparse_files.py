@@ -83,3 +83,18 @@ async def test_what_was_asked_longest_ago_is_forgotten_first(monkeypatch: pytest
         for inode, asked in ((1, 1), (2, 2), (1, 2), (3, 3), (1, 3), (2, 4)):
             assert await first_data(sparse, VERSION._replace(inode=inode)) == 50_000
             assert source.asked == asked
+
+
+async def test_chunks_are_empty_that_have_no_byte_of_data_and_cannot_have_got_one() -> None:
+    source = SlowSource()
+    node: Any = SimpleNamespace(links=None, directory=b"", name=b"f", attributes=SimpleNamespace(blocks=98))
+    async with trio.open_nursery() as nursery:
+        for is_over, sectors, chunk_bytes, expected in (
+            (False, 98, 20_000, []),
+            (True, 98, 20_000, [0, 1]),
+            (True, 98, 10_000, [0, 1, 2, 3, 4]),
+            (True, 180, 20_000, []),  # too little to look for
+        ):
+            source.is_over, node.attributes.blocks = is_over, sectors
+            file: Any = SimpleNamespace(size=SIZE, chunk_bytes=chunk_bytes, version=VERSION)
+            assert await made(source, nursery).empty_chunks(node, file, range(SIZE // chunk_bytes)) == expected
