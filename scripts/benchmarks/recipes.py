@@ -69,6 +69,8 @@ _DATA: dict[str, tuple[str, Callable[[Options], Callable[[Path], None]], str]] =
     "ddp": _FILES,
     "fit": _FILES,
     "train_h5": ("recipes-hdf5", partial(_pictures, recipes_data.make_hdf5), f"{COUNT} rows of 110 KB"),
+    "train_lmdb": ("recipes-lmdb", partial(_pictures, recipes_data.make_lmdb), f"{COUNT} records of 110 KB"),
+    "train_zarr": ("recipes-zarr", partial(_pictures, recipes_data.make_zarr), f"{COUNT} chunks of 110 KB"),
     "shards": ("recipes-tar", partial(_pictures, recipes_data.make_tar), f"8 shards, {COUNT} samples of 110 KB"),
     "arrow": ("recipes-arrow", _tokens, f"{ROWS} rows of 8 KB"),
     "volumes": ("recipes-volumes", _volumes, f"{VOLUMES} volumes of 8 MB, half of them gzipped"),

@@ -40,6 +40,30 @@ def make_hdf5(folder: Path, samples: npt.NDArray[np.uint8]) -> None:
         file["y"] = np.arange(len(samples)) % CLASSES
 
 
+def make_lmdb(folder: Path, samples: npt.NDArray[np.uint8]) -> None:
+    """train.lmdb, whose keys are eight digits."""
+    import lmdb
+
+    path = str(folder / "train.lmdb")
+    with (
+        lmdb.open(path, subdir=False, lock=False, map_size=2 * samples.nbytes + (1 << 24)) as env,
+        env.begin(write=True) as records,
+    ):
+        for number, sample in enumerate(samples):
+            records.put(b"%08d" % number, sample.tobytes())
+
+
+def make_zarr(folder: Path, samples: npt.NDArray[np.uint8]) -> None:
+    """train.zarr, a chunk for each sample."""
+    import zarr
+    from zarr.core.sync import cleanup_resources
+
+    chunks = (1, *samples.shape[1:])
+    array = zarr.create_array(folder / "train.zarr", shape=samples.shape, dtype=samples.dtype, chunks=chunks)
+    array[:] = samples
+    cleanup_resources()  # its event loop
+
+
 def make_tar(folder: Path, samples: npt.NDArray[np.uint8], shards: int = 8) -> None:
     """shards/NUMBER.tar of WebDataset: a member .npy and a member .cls for each sample."""
     (folder / "shards").mkdir()

@@ -47,6 +47,8 @@ DATA = {
     "ddp": FILES,
     "fit": FILES,
     "train_h5": DataSet(lambda data: made.make_hdf5(data, IMAGES), lambda: [IMAGES, LABELS]),
+    "train_lmdb": DataSet(lambda data: made.make_lmdb(data, IMAGES), lambda: [IMAGES.reshape(COUNT, -1)]),
+    "train_zarr": DataSet(lambda data: made.make_zarr(data, IMAGES), lambda: [IMAGES]),
     "shards": DataSet(lambda data: made.make_tar(data, IMAGES), lambda: [IMAGES, LABELS]),
     "arrow": DataSet(lambda data: made.make_arrow(data, TOKENS), lambda: [TOKENS.astype(np.int64)]),
     "volumes": DataSet(
@@ -68,9 +70,11 @@ EPOCHS = {name: 1 if name == "weights" else 2 for name in DATA}
 LEARNERS = {"stream": 2, "ddp": 2, "shards": 2, "arrow": 0}
 
 LIBRARIES = {"fit": "lightning", "train_h5": "h5py", "shards": "webdataset", "arrow": "datasets", "volumes": "nibabel"}
+LIBRARIES |= {"train_lmdb": "lmdb", "train_zarr": "zarr"}
 LIBRARIES |= {"weights": "safetensors", "tf_records": "tfrecord"}
 
 SLOW = {"ddp", "fit"}
+LONG = {"train_lmdb", "train_zarr"}
 
 
 def marked(name: str) -> object:
@@ -81,7 +85,8 @@ def marked(name: str) -> object:
     if name.startswith("tf_"):
         absent = not (recipes_page.TENSORFLOW / "python").exists()
         marks += [pytest.mark.long, pytest.mark.skipif(absent, reason="no TensorFlow: run scripts/tensorflow")]
-    return pytest.param(name, marks=[*marks, *([pytest.mark.slow] if name in SLOW else [])])
+    marks += [pytest.mark.slow] * (name in SLOW) + [pytest.mark.long] * (name in LONG)
+    return pytest.param(name, marks=marks)
 
 
 def digest(arrays: Sequence[np.ndarray]) -> int:
