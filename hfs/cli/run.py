@@ -19,7 +19,7 @@ from hfs.cli.command import Command
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
-from hfs.cli.run_summary import summarize
+from hfs.cli.run_summary import since, summarize
 from hfs.cli.shared import complain, complain_of, hold
 from hfs.client.client import Client, find_socket
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
@@ -72,7 +72,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
     daemon serves SOURCE from this cache already, that one is used, and goes on after COMMAND if others use it.
 
     The exit code is COMMAND's, or 128 + N if signal N ended it; 125 if hfs failed, 126 if COMMAND cannot be executed,
-    127 if it is not found. Signals are forwarded. A summary goes to stderr.
+    127 if it is not found. Signals are forwarded. A summary of what was read meanwhile goes to stderr.
     """
     started = time.monotonic()
     config: Config | None = None
@@ -89,19 +89,23 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
     except KeyboardInterrupt:
         complain("interrupted before the command was started")  # a mount of ours ends, since nobody holds it
         ctx.exit(RUN_FAILED)
+    before = _status(use.mountpoint) if use.is_joined and not quiet else None
     mounted = time.monotonic()
-    code = RUN_FAILED
+    code, has_run = RUN_FAILED, False
     try:
-        code = _run_command(command, use)
+        code, has_run = _run_command(command, use)
     finally:
-        seconds = {"mounted after": mounted - started, "command": time.monotonic() - mounted}
+        seconds = {
+            "joined after" if use.is_joined else "mounted after": mounted - started,
+            "command": time.monotonic() - mounted,
+        }
         is_last = _is_last(use)
-        status = _last_status(use.mountpoint)
+        status = _status(use.mountpoint) if has_run and not quiet else None
         if is_last or (is_last is None and not taking_away.clean_stale(use.mountpoint) and _is_mounted(use.mountpoint)):
             _unmount(use)
         use.held.close()
-        if not quiet:
-            summarize(seconds, status)
+        if has_run and not quiet:
+            summarize(seconds, since(before, status) if use.is_joined else status, is_joined=use.is_joined)
     ctx.exit(code)
 
 
@@ -130,7 +134,8 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
     return config, origins, real_source(config) if in_place else config.mountpoint
 
 
-def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
+def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
+    """Our exit code, and whether it has run."""
     try:
         where = _working_directory(use.place)
         code = commands.run_command(
@@ -143,14 +148,14 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> int:
         )
     except MountError as error:
         complain_of(error)
-        return RUN_FAILED
+        return RUN_FAILED, False
     except (FileNotFoundError, NotADirectoryError) as error:
         complain(f"{command[0]}: not found ({error.strerror})")
-        return NOT_FOUND
+        return NOT_FOUND, False
     except OSError as error:
         complain(f"{command[0]}: cannot be executed ({error.strerror})")
-        return CANNOT_EXECUTE
-    return SIGNALLED - code if code < 0 else code
+        return CANNOT_EXECUTE, False
+    return SIGNALLED - code if code < 0 else code, True
 
 
 def _is_last(use: UsedMount) -> bool | None:
@@ -178,7 +183,7 @@ def _working_directory(place: str) -> str | None:
     return here if here == place or here.startswith(place.rstrip("/") + "/") else None
 
 
-def _last_status(mountpoint: str) -> dict[str, Any] | None:
+def _status(mountpoint: str) -> dict[str, Any] | None:
     try:
         return Client(find_socket(mountpoint)).status()
     except HfsError as error:

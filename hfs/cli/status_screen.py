@@ -34,19 +34,24 @@ def screen(status: Mapping[str, Any]) -> list[str]:
     return [printable(line) for line in lines[:MOST_LINES]]
 
 
-def run_lines(status: Mapping[str, Any]) -> list[str]:
-    """What `hfs run` says at its end: at most five lines."""
+def run_lines(status: Mapping[str, Any], *, is_joined: bool = False) -> list[str]:
+    """What `hfs run` says at its end: at most five lines. `is_joined`: the mount is others' too, and the status says
+    what has changed since the command began."""
     traffic = status.get("traffic") or {}
     staged = status.get("staged") or {}
     lines = []
     if traffic:
-        lines.append(f"the source gave {size(traffic['source_bytes'])} of {_read(traffic)} read{_spared(traffic)}")
-    lines.append(f"staged: {staged.get('files', 0):,} files, {size(staged.get('bytes', 0))}")
+        gave = f"the source gave {size(traffic['source_bytes'])} of {_read(traffic)} read{_spared(traffic)}"
+        lines.append(f"meanwhile, to all who read the mount: {gave}" if is_joined else gave)
+    grown = " more" if is_joined else ""
+    lines.append(f"staged: {staged.get('files', 0):,} files{grown}, {size(staged.get('bytes', 0))}{grown}")
     waits = _waited(_epochs(status.get("hints") or {}))
     if waits is not None:
         lines.append(f"learners waited {waits:.1%} of the time{_for(status)}")
     if faults := _faults(status):
         lines.append("faults: " + ", ".join(faults))
+    if waits is None and is_joined:
+        return [printable(line) for line in lines]  # nobody knows whether it was this command that has waited
     findings = found(situation_of(status))
     why = f"{findings[0].what}; {findings[0].remedy}" if findings else nothing(situation_of(status))
     lines.append(f"why: {why}" if why else "nothing is wrong")

@@ -24,13 +24,24 @@ class UsedMount:
     """Until `held` is closed, or this process ends."""
 
     def __init__(
-        self, mountpoint: str, place: str, device: str, kept: FoundKeeper, held: HeldMount, config: Config, command: str
+        self,
+        mountpoint: str,
+        place: str,
+        device: str,
+        kept: FoundKeeper,
+        held: HeldMount,
+        config: Config,
+        command: str,
+        *,
+        is_joined: bool,
     ) -> None:
         self.mountpoint = mountpoint
         self.place = place
         """Where the command sees it."""
         self.view = None if place == mountpoint else View(mountpoint, place, device, config.as_user)
         self.held = held
+        self.is_joined = is_joined
+        """It was there before us, and others may read it."""
         self.keeper_pid = kept.pid
         self._kept = kept
         self._process = processes.open_pid(kept.pid)
@@ -120,7 +131,7 @@ def use_mount(config: Config, origins: dict[str, str], place: str, command: str)
                 text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
                 raise MountError(text)
             device = str(kept.status.get("device"))
-            return UsedMount(config.mountpoint, place, device, kept, held, config, command)
+            return UsedMount(config.mountpoint, place, device, kept, held, config, command, is_joined=False)
         except BaseException:
             taking_away.detach(config.mountpoint, lazy=True)
             raise
@@ -133,5 +144,6 @@ def _joined(config: Config, origins: dict[str, str], place: str, command: str) -
             check_mountpoint(config)
         held = found.hold(command, config.linger_s)
         if held is not None:
-            return UsedMount(found.mountpoint, place, found.device, found.keeper, held, config, command)
+            device, kept = found.device, found.keeper
+            return UsedMount(found.mountpoint, place, device, kept, held, config, command, is_joined=True)
     return None

@@ -265,6 +265,7 @@ def test_run_shows_the_files_and_ends_with_the_commands_code(source: Path, mnt: 
 def test_run_exit_codes(source: Path, mnt: Path, cache: Path, command: list[str], code: int) -> None:
     done = run(*run_arguments(source, mnt, cache), *command)
     assert done.returncode == code, done.stderr
+    assert ("mounted after" in done.stderr) == (code not in {126, 127})  # else there is nothing to tell
     assert mounts_below(mnt) == []
 
 

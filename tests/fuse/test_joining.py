@@ -263,8 +263,17 @@ def test_a_command_whose_hfs_run_was_killed_reads_on(source: Path, cache: Path) 
         assert kept is not None
         running.kill()
         running.wait()
-        other = run(hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "true")
+        other = run(hfs_command(), "run", "--source", source, "--cache", cache, "--", "true")
         assert other.returncode == 0  # joins, and is not the last
+        told = other.stderr.splitlines()
+        assert told[0].startswith("hfs: joined after ")
+        assert told[1:] == [
+            "hfs: meanwhile, to all who read the mount: the source gave 0 B of about 0 B read",
+            "hfs: staged: 0 files more, 0 B more",
+        ]
+        absent = run(hfs_command(), "run", "--source", source, "--cache", cache, "--", "/absent/command")
+        said = "hfs: /absent/command: not found (No such file or directory)\n"
+        assert (absent.returncode, absent.stderr) == (127, said)
         print("go on", file=running.stdin, flush=True)
         assert running.stdout.read().strip() == must("sh", "-c", f"cat {source}/1 | cksum").strip()
         assert wait_gone(kept.pid)

@@ -1,5 +1,6 @@
 """The screen of a mount: short whatever happens, and right about what it says."""
 
+from hfs.cli.run_summary import since
 from hfs.cli.status_screen import MOST_LINES, run_lines, screen
 from tests.support.statuses import GB, STATUS, learner, traffic
 
@@ -126,3 +127,28 @@ def test_a_run_ends_with_five_lines_at_most() -> None:
         "nothing is wrong",
     ]
     assert len(run_lines({**STATUS, "faults": {"push_errors": 1}})) == 5
+
+
+def test_a_run_that_has_joined_a_mount_tells_what_has_changed() -> None:
+    """Nothing of what was read before it, of the learners of others, nor of what is wrong for these."""
+    before = {**STATUS, "faults": {"push_errors": 2}, "source": {"errors": 1, "failure": ""}}
+    assert since(before, before) is not None
+    read = {**traffic(850 * GB, 37 * GB), "minute": {**traffic(0, 0)["minute"], "source_wait_s": 60.0}}
+    staged = {**STATUS["staged"], "files": 812_341, "bytes": 121 * GB, "state": "full", "room_bytes": 400 * GB}
+    now = {**before, "traffic": read, "staged": staged, "faults": {"push_errors": 2}}
+    lines = run_lines(since(before, now) or {}, is_joined=True)
+    assert lines == [
+        "meanwhile, to all who read the mount: the source gave 1.00 GB of about 2.00 GB read: spared 1.00 GB (50%)",
+        "staged: 10 files more, 1.00 GB more",
+    ]
+    came = {**learner(0, 50.0), "pid": 99}
+    came["epochs"][0]["source_wait_s"] = 5000.0
+    now["hints"] = {"learners": STATUS["hints"]["learners"], "past": [came]}
+    told = since(before, now) or {}
+    assert told["hints"] == {"learners": [], "past": [came]}
+    lines = run_lines(told, is_joined=True)
+    assert lines[2] == "learners waited 50.0% of the time, mostly for the source"
+    assert lines[3].startswith("why: the cache is full")
+    assert since(None, now) is None
+    assert since(before, None) is None
+    assert since(before, {**now, "pid": 78}) is None

@@ -38,7 +38,16 @@ def test_the_next_keeper_is_told_of_the_command_which_may_outlive_us(monkeypatch
     monkeypatch.setattr(using.processes, "open_pid", lambda _pid: None)
     kept: Any = Kept()
     held: Any = before
-    used = UsedMount("/data", "/data", "0:1", kept, held, Config(source="/s", mountpoint="/data", cache="/c"), "train")
+    used = UsedMount(
+        "/data",
+        "/data",
+        "0:1",
+        kept,
+        held,
+        Config(source="/s", mountpoint="/data", cache="/c"),
+        "train",
+        is_joined=False,
+    )
     used.command_started(4711)
     said = used.look()
     assert said is not None
