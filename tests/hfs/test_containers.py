@@ -66,6 +66,20 @@ def parse(words: list[str]) -> None:
     command.make_context("hfs", rest)
 
 
+def test_the_image_is_built_under_the_name_that_is_asked_for() -> None:
+    images = {container["image"] for path in MANIFESTS for container in containers(path)}
+    for page in (FOLDER / "Dockerfile", FOLDER.parent / "containers.md"):
+        built = re.findall(r"docker build .* -t (\S+) \.", page.read_text())
+        assert built
+        assert set(built) <= images, page
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_a_user_that_is_spoken_of_is_one_of_the_pod(path: Path) -> None:
+    text = path.read_text()
+    assert set(re.findall(r"\buser (\d+)", text)) <= set(re.findall(r"runAsUser: (\d+)", text))
+
+
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_a_manifest_is_one(path: Path) -> None:
     for document in documents(path):
