@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -15,8 +14,9 @@ from hfs.mountd.core.config.quantities import parse_duration, parse_size
 from hfs.planning.measuring import NotMeasured, file_rate, look_through
 from hfs.planning.planning import Given, rate_of
 from hfs.planning.recorded import load, recorded
-from hfs.planning.simulating import MOST_NODES, PARTS, WAYS, fits_bytes, inputs_of, mount_of, recommended, rows
-from hfs.policies.simulation.pieces import Way
+from hfs.planning.simulating import MOST_NODES, PARTS, fits_bytes, inputs_of, mount_of, recommended, rows
+from hfs.policies.cache.evictions import DEFAULT
+from hfs.policies.simulation.pieces import WAYS
 
 _EPOCHS = 3
 """The first, and two after it: where the cache is full they are alike."""
@@ -41,7 +41,7 @@ def trace() -> None:
     "ways",
     type=click.Choice(WAYS),
     multiple=True,
-    help="Several. hinted: fill-once, with hints. [default: all]",
+    help=f"Several. hinted: {DEFAULT}, with hints. [default: all]",
 )
 @click.option(
     "--nodes",
@@ -86,7 +86,7 @@ def simulate(
         inputs,
         mount,
         cache_sizes=[_size(text) for text in sizes] or [round(whole_bytes * part) for part in PARTS],
-        ways=cast("Sequence[Way]", ways or WAYS),
+        ways=ways or WAYS,
         nodes=nodes or [1],
         epochs=epochs,
     )

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hfs.doctor.own_words import EDGES, OwnWords
+from hfs.policies.cache.evictions import POLICIES
 
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ )([\w.]+): (.*)", re.DOTALL)
 _FRAME = re.compile(r'( *File ")([^"]+)(", line \d+)(.*)')
@@ -23,8 +24,9 @@ _AMOUNT = re.compile(r"[-+]?(?:0|[1-9]\d{0,2})(?:[.,]\d+)*(?:%|s|ms|us|ns|B|kB|[
 _NUMBER = re.compile(r"[-+.\de]+")
 _LOGGERS = {"hfs.mountd.supervisor", "py.warnings", "pyfuse3", "root", "trio"}
 _CHOICES = {
-    *("auto", "changed", "daemon", "fill-once", "first-use", "lru", "mpi", "none", "ok", "partition", "passthrough"),
+    *("auto", "changed", "daemon", "first-use", "mpi", "none", "ok", "partition", "passthrough"),
     *("replicate", "resting", "stateless"),
+    *POLICIES,
     *("btrfs", "ext4", "gpfs", "lustre", "nfs", "nfs4", "overlay", "tmpfs", "xfs"),
     *(number.name for number in signal.Signals),
 }

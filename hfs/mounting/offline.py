@@ -22,6 +22,7 @@ from hfs.mountd.ledger import Hold, caches_below
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 from hfs.mounting.cache_root import cache_root
 from hfs.mounting.held import held
+from hfs.policies.cache.lru import Lru
 
 News = Callable[[Progress | Rows], None]
 
@@ -102,7 +103,7 @@ def shrink(cache_dir: str, to_bytes: int) -> Result:
             files += before_files - cache.statistics().files
             pinned_bytes += room.pinned_bytes
 
-        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction="lru")
+        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction=Lru.name)
         for entry in caches:
             if lacking_bytes > 0 and not entry.running and entry.name.startswith(f"{os.geteuid()}-"):
                 before_bytes = freed_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_size
@@ -15,9 +15,7 @@ from hfs.planning.planning import Given
 from hfs.planning.recorded import Recorded, later_epochs
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, grant_bytes, object_overhead_bytes
 from hfs.policies.simulation.job import simulate
-from hfs.policies.simulation.pieces import EpochOutcome, Pieces, Rates, SimulatedMount, Way
-
-WAYS: tuple[Way, ...] = get_args(Way)
+from hfs.policies.simulation.pieces import WAYS, EpochOutcome, Pieces, Rates, SimulatedMount
 
 PARTS = (0.25, 0.5, 0.75, 1.0)
 """Of the data: the caches that are tried where none is given."""
@@ -132,7 +130,7 @@ def fits_bytes(pieces: Pieces) -> int:
 class Row:
     """One mount, and what its epochs come to."""
 
-    way: Way
+    way: str
     nodes: int
     cache_bytes: int
     outcomes: Sequence[EpochOutcome]
@@ -171,7 +169,7 @@ def rows(
     mount: SimulatedMount,
     *,
     cache_sizes: Sequence[int],
-    ways: Sequence[Way],
+    ways: Sequence[str],
     nodes: Sequence[int],
     epochs: int,
 ) -> list[Row]:

@@ -60,7 +60,7 @@ from hfs.mountd.cache.table.row_updates import RowUpdates
 from hfs.mountd.cache.writer import StagedWriter
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.config import VerifyWanted
-from hfs.policies.cache.eviction import USE_EVERY_S, Policy
+from hfs.policies.cache.evictions import DEFAULT, POLICIES
 
 _IN_FLIGHT_BYTES = 64 << 20
 """Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the
@@ -77,7 +77,7 @@ class CacheSettings:
     """False, for who stages nothing: the disk may be as full as it is."""
     chunk_bytes: int = 8 << 20
     """Of files that are staged from now on."""
-    eviction: Policy = "fill-once"
+    eviction: str = DEFAULT
     writers: int = 2
     """Threads that write."""
     in_flight_bytes: int = _IN_FLIGHT_BYTES
@@ -103,6 +103,7 @@ class Cache:
         self._nursery = nursery
         self.context = context
         self.settings = settings
+        self.eviction = POLICIES[settings.eviction]
         self.room = context.room
         self.ready = trio.Event()
         """What an earlier run left is gone. Before that nothing is put; reads and look-ups do not wait for it. Set at
@@ -115,7 +116,7 @@ class Cache:
         self.ahead = ahead = ObjectsAhead(context, context.answers)
         self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
         self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, (ahead.take, attributes.changing))
-        self.updates = RowUpdates(context, USE_EVERY_S[settings.eviction])
+        self.updates = RowUpdates(context, self.eviction.use_every_s)
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )
@@ -124,7 +125,7 @@ class Cache:
         )
         self.known = KnownObjects(context, settings.kept_source)
         self.committer = Committer(context, self.object_ids, queue, self.known, self.pinned, self.files)
-        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, settings.eviction, grants)
+        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, self.eviction, grants)
         self.admission = Admission(context, self.evictor, self.ready)
         self.writer = StagedWriter(
             context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes

@@ -1,8 +1,9 @@
 """Making room: watches the account and the disk, and evicts what the policy gives up.
 
-Woken when a put found no room, and every second while anything is written, since others write to the disk too. Under
-`lru` it keeps some room free ahead of the puts, which cannot wait for it. Chooses among pages of the oldest rows of the
-index, corrected by what memory knows better; never looks at all rows. The choice itself is policies/cache/eviction.py.
+Woken when a put found no room, and every second while anything is written, since others write to the disk too. Under a
+policy that makes room it keeps some free ahead of the puts, which cannot wait for it. Chooses among pages of the oldest
+rows of the index, corrected by what memory knows better; never looks at all rows. The choice itself is
+policies/cache/eviction.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hfs.policies.cache.eviction import (
     IDLE_S,
     PAGE_ENTRIES,
     Entry,
-    Policy,
+    EvictionPolicy,
     ahead_bytes,
     idle_before_s,
     victims,
@@ -40,7 +41,7 @@ class Evictor:
         files: StagedFileTable,
         reclaimer: Reclaimer,
         committer: Committer,
-        policy: Policy,
+        policy: EvictionPolicy,
         grants: Grants | None = None,
     ) -> None:
         """`grants`: of a root that several caches share."""
@@ -74,7 +75,7 @@ class Evictor:
             return room.fits(wanted_bytes)
         try:
             freed_bytes = await self.make_room(wanted_bytes)
-            if not freed_bytes and self._policy == "lru" and self._committer.uncommitted_bytes:
+            if not freed_bytes and self._policy.makes_room and self._committer.uncommitted_bytes:
                 await self._committer.wait_committed()  # as in `run`
                 freed_bytes = await self.make_room(wanted_bytes)
         except IndexFailed as error:
@@ -100,7 +101,7 @@ class Evictor:
         over_bytes = room.over_bytes()
         if over_bytes:
             return over_bytes, True
-        kept_free_bytes = self._ahead_bytes() if self._policy == "lru" else 0
+        kept_free_bytes = self._ahead_bytes() if self._policy.makes_room else 0
         wanted_bytes = max(wanted_bytes, self._wanted_bytes, kept_free_bytes)
         return min(room.shortfall_bytes(wanted_bytes), room.used_bytes), False
 
@@ -112,9 +113,9 @@ class Evictor:
         self._more.set()
 
     def charged(self) -> None:
-        """Room was taken: see that some is ahead, of a shared size by asking for more, under lru by evicting."""
+        """Room was taken: see that some is ahead, of a shared size by asking for more, else by evicting."""
         grants_lack = self._grants is not None and self._grants.lacks(self._ahead_bytes())
-        by_evicting = self._policy == "lru" and trio.current_time() >= self._fruitless_until
+        by_evicting = self._policy.makes_room and trio.current_time() >= self._fruitless_until
         if grants_lack or (by_evicting and self.need_bytes()[0]):
             self._more.set()
 
@@ -155,7 +156,7 @@ class Evictor:
                 freed_bytes = 0
             if freed_bytes:
                 await self.look()
-            elif self.need_bytes()[0] and self._policy == "lru" and self._committer.uncommitted_bytes:
+            elif self.need_bytes()[0] and self._policy.makes_room and self._committer.uncommitted_bytes:
                 # A small cache may be full of what is too new to go: only what is durable has a row to be chosen by.
                 await self._committer.wait_committed()
                 self._more.set()

@@ -17,6 +17,7 @@ from hfs.mountd.cache.objects import RunInThread
 from hfs.mountd.cache.opening import open_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import Ledger
+from hfs.policies.cache.lru import Lru
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ async def evict_idle(ledger: Ledger, name: str, path: str, wanted_bytes: int, ru
     except (OSError, HfsError):
         return  # it has a daemon by now, or another owner
     try:
-        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction="lru")
+        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction=Lru.name)
         async with open_cache(path, settings, metrics=Metrics(), run_in_thread=run_in_thread) as cache:
             with trio.move_on_after(_LONGEST_S):
                 await cache.ready.wait()

@@ -19,7 +19,7 @@ class Fitting:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._gives_up = cache.settings.eviction == "lru"
+        self._gives_up = cache.eviction.makes_room
         """All that is not pinned goes for what is new."""
         room = cache.room
         self.pinned_bytes = room.pinned_bytes

@@ -155,7 +155,7 @@ def _siblings(basics: Basics, storage: Storage, namespace: Namespace, nursery: t
         config.chunk_bytes,
         budget_bytes=config.sibling_bytes,
         cache_bytes=cache_bytes,
-        evicts_by_use=config.eviction == "lru",
+        evicts_by_use=storage.cache.eviction.makes_room,
     )
     return SiblingWatch(policy, nursery, namespace.listings.whole, storage.queue.siblings_nowait)
 

@@ -1,14 +1,8 @@
-"""What must go: which staged files make room, in which order.
+"""What must go: which staged files make room, in which order. What all policies share, and what a policy says; the
+policies are the files beside this that `evictions.py` names.
 
-Two policies. `fill-once`, the default: what is staged stays, and what finds the cache full is read from the source
-every time. Training reads in a new random order each epoch, where "least recently used" evicts just what the next
-epoch reads first; so under fill-once only what is certainly or probably dead makes room: superseded versions, and
-files that nobody has opened for a day. `lru`, on request: the least recently used go.
-
-What an order of a learner names (`mountd/hints/space_reservation.py`) is no business of either: it goes when the order
-says so. And while such orders lack room, fill-once gives up what nobody has opened for an hour.
-
-When the room is no longer ours (others fill the disk, the size was lowered) both give up the least recently used.
+What an order of a learner names (`mountd/hints/space_reservation.py`) is no business of theirs: it goes when the order
+says so. When the room is no longer ours (others fill the disk, the size was lowered) each gives up what is in use too.
 Pinned (open) files never go. Asked with a page of the oldest entries at a time.
 """
 
@@ -16,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
-
-Policy = Literal["fill-once", "lru"]
+from typing import ClassVar
 
 IDLE_S = 24 * 3600
 """Unopened for so long, a file belongs to a job that is over: an epoch that takes longer than a day is not worth
@@ -33,9 +25,6 @@ the hour, or has a cache that serves it no more."""
 PAGE_ENTRIES = 512
 """Looked at together. Their order is that of the index, which learns of uses late; within a page it is exact."""
 
-USE_EVERY_S = {"lru": 60, "fill-once": 3600}
-"""How exactly the index knows last uses. fill-once only asks whether a file was used today; each note costs a write."""
-
 NOTED_EVERY_S = 600
 """And of small files that the data plane opens by itself: NOTED_EVERY_NS in mountd/native/plane/contents.c."""
 
@@ -47,7 +36,7 @@ FRUITLESS_S = 30.0
 
 _AHEAD_BYTES = 256 << 20
 _AHEAD_FRACTION = 8
-"""lru keeps a quarter of a gigabyte free, a tenth of a second of a fast drive; of a small cache an eighth."""
+"""A quarter of a gigabyte is a tenth of a second of a fast drive; of a small cache an eighth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +57,44 @@ class Entry:
     """An order names it."""
 
 
+class EvictionPolicy:
+    """A policy: facts and decisions, no state. All else asks it, and nobody asks for its name."""
+
+    name: ClassVar[str]
+    """A value of the key `eviction`."""
+    help: ClassVar[str]
+    """What goes when the cache is full, after "`name`: "."""
+    use_every_s: ClassVar[int]
+    """How exactly the index knows last uses; each note costs a write."""
+    makes_room: ClassVar[bool]
+    """What finds the cache full goes in for something that is in use. So room is kept free ahead of the puts, and what
+    was fetched ahead may be gone before its use. False: it is read from the source each time."""
+
+    def before_s(self, now_s: int, idle_s: int) -> int | None:  # noqa: ARG002 - for those that ask
+        """The last use before which a file may go, superseded ones aside; None: any file may. `idle_s`: unopened for so
+        long, a file is taken for dead."""
+        return None
+
+    def order(self, entry: Entry) -> tuple[float, ...]:
+        """Of those that may go the smallest go first."""
+        return entry.last_use_s, entry.key
+
+
 def ahead_bytes(limit_bytes: int) -> int:
-    """What lru keeps free of a cache that may hold `limit_bytes`, ahead of the puts, which cannot wait for room."""
+    """What a policy that makes room keeps free of a cache that may hold `limit_bytes`, ahead of the puts, which cannot
+    wait for it."""
     return min(_AHEAD_BYTES, limit_bytes // _AHEAD_FRACTION)
 
 
-def idle_before_s(policy: Policy, now_s: int, *, forced: bool, idle_s: int = IDLE_S) -> int | None:
+def idle_before_s(policy: EvictionPolicy, now_s: int, *, forced: bool, idle_s: int = IDLE_S) -> int | None:
     """The last use before which a file may go, superseded ones aside; None when any file may."""
-    return None if forced or policy == "lru" else now_s - idle_s
+    return None if forced else policy.before_s(now_s, idle_s)
 
 
 def victims(
     entries: Iterable[Entry],
     need_bytes: int,
-    policy: Policy,
+    policy: EvictionPolicy,
     *,
     now_s: int,
     forced: bool = False,
@@ -89,7 +102,7 @@ def victims(
 ) -> list[Entry]:
     """The entries to evict, in order, until `need_bytes` are given back or no more may go.
 
-    `forced`: the room is not ours any more, so fill-once too gives up what is in use, and orders do not count.
+    `forced`: the room is not ours any more, so what is in use goes too, and orders do not count.
     """
     before_s = idle_before_s(policy, now_s, forced=forced, idle_s=idle_s)
     allowed = [
@@ -99,7 +112,7 @@ def victims(
         and (entry.superseded or before_s is None or entry.last_use_s < before_s)
         and (entry.superseded or forced or not entry.hinted)
     ]
-    allowed.sort(key=lambda entry: (not entry.superseded, entry.last_use_s, entry.key))
+    allowed.sort(key=lambda entry: (not entry.superseded, policy.order(entry)))
     chosen: list[Entry] = []
     for entry in allowed:
         if need_bytes <= 0:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.cache.evictions import POLICIES
 from hfs.policies.iomode import SMALL_BYTES
 from hfs.policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings
 from hfs.policies.schedule.schedule import Schedule
@@ -74,7 +75,7 @@ class Neighbours:
             SMALL_BYTES,
             budget_bytes=mount.siblings_bytes,
             cache_bytes=max(1.0, float(mount.cache_bytes)),
-            evicts_by_use=mount.way == "lru",
+            evicts_by_use=POLICIES[mount.eviction].makes_room,
         )
         self._numbers: dict[Hashable, dict[bytes, int]] = {}
         for piece, directory in enumerate(self._directories):

@@ -21,7 +21,8 @@ from hfs.policies.cache.admission import (
     object_overhead_bytes,
     shortfall_bytes,
 )
-from hfs.policies.cache.eviction import FRUITLESS_S, PAGE_ENTRIES, Entry, Policy, ahead_bytes, idle_before_s, victims
+from hfs.policies.cache.eviction import FRUITLESS_S, PAGE_ENTRIES, Entry, ahead_bytes, idle_before_s, victims
+from hfs.policies.cache.evictions import POLICIES
 from hfs.policies.simulation.index import SimulatedIndex, SimulatedRow
 from hfs.policies.simulation.pieces import Pieces
 
@@ -43,13 +44,13 @@ BEGIN_S = 10 * 24 * 3600.0
 class SimulatedCache:
     """Of one node. `part`: of a larger cache that this stands for. Times never go back."""
 
-    def __init__(self, capacity_bytes: int, policy: Policy, pieces: Pieces, part: float = 1.0) -> None:
+    def __init__(self, capacity_bytes: int, policy: str, pieces: Pieces, part: float = 1.0) -> None:
         self._capacity_bytes = capacity_bytes
-        self._policy: Policy = policy
+        self._policy = POLICIES[policy]
         self._files: list[int] = pieces.files.tolist()
         whole_bytes = int(capacity_bytes / part)
         self._grant_bytes = int(grant_bytes(whole_bytes) * part)
-        self._ahead_bytes = int(ahead_bytes(whole_bytes) * part) if policy == "lru" else 0
+        self._ahead_bytes = int(ahead_bytes(whole_bytes) * part) if self._policy.makes_room else 0
         self._used_bytes = 0
         """What is staged, and what is granted."""
         self.granted_bytes = 0
@@ -81,7 +82,7 @@ class SimulatedCache:
     def admits(self, size_bytes: int) -> bool:
         """Whether so much could be staged, as far as is known before it is tried."""
         needed = blocks_bytes(size_bytes) + object_overhead_bytes(1)
-        return self._policy == "lru" or self.free_bytes + self.granted_bytes >= needed
+        return self._policy.makes_room or self.free_bytes + self.granted_bytes >= needed
 
     def stage(self, piece: int, size_bytes: int, now_s: float, *, by_itself: bool) -> bool:
         """Keep a piece that was fetched, if there is room or some can be made. `by_itself`: its room is accounted when
@@ -123,7 +124,7 @@ class SimulatedCache:
         if not admit(self._facts(), needed_bytes):
             return False
         self._used_bytes += needed_bytes
-        if self._policy == "lru":
+        if self._policy.makes_room:
             self._make_room(now_s, 0)
         return True
 
@@ -141,7 +142,7 @@ class SimulatedCache:
         return RoomFacts(self._used_bytes, self._capacity_bytes, 0, 0)
 
     def _make_room(self, now_s: float, wanted_bytes: int) -> None:
-        """As the evictor does when a put found no room, or when lru has less than it keeps free."""
+        """As the evictor does when a put found no room, or when less is free than the policy keeps free."""
         self._leave(now_s)
         if now_s < self._fruitless_until_s or self._leaving_bytes:
             return
@@ -150,7 +151,7 @@ class SimulatedCache:
             self._free_s = now_s + _EVICTION_S
         if freed or not self._need_bytes(wanted_bytes):
             return
-        if self._policy == "lru" and self._index.has_waiting:
+        if self._policy.makes_room and self._index.has_waiting:
             # A small cache may be full of what is too new to go: the evictor has it synced, and waits for that.
             self._fruitless_until_s = now_s + _SYNC_S
             self._index.hurry(now_s)

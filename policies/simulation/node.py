@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hfs.policies.iomode import SMALL_BYTES
 from hfs.policies.simulation.ahead import Ahead, Neighbours, Orders
 from hfs.policies.simulation.cache import SimulatedCache
-from hfs.policies.simulation.pieces import Epoch, Pieces, SimulatedMount
+from hfs.policies.simulation.pieces import HINTED, Epoch, Pieces, SimulatedMount
 
 
 class SimulatedNode:
@@ -35,7 +35,7 @@ class SimulatedNode:
         self._fetch = fetch
         self._later = later
         self._stages = stages
-        self.cache = SimulatedCache(mount.cache_bytes, "lru" if mount.way == "lru" else "fill-once", pieces, mount.part)
+        self.cache = SimulatedCache(mount.cache_bytes, mount.eviction, pieces, mount.part)
         self._held: OrderedDict[int, int] = OrderedDict()
         """In memory until their reader comes: bytes."""
         self._held_bytes = 0
@@ -44,11 +44,11 @@ class SimulatedNode:
         self._awaited: set[int] = set()
         self._ahead: Ahead
         self._orders: Orders | None = None
-        if mount.way == "hinted":
+        if mount.way == HINTED:
             self._ahead = self._orders = Orders(pieces, mount, self.cache)
         else:
             self._ahead = Neighbours(pieces, mount, self.cache, lambda: self._held_bytes)
-        self._memory_bytes = math.inf if mount.way == "hinted" else mount.buffer_bytes // 4
+        self._memory_bytes = math.inf if mount.way == HINTED else mount.buffer_bytes // 4
         self._least_bytes = mount.least_bytes(pieces)
         self._running = 0
         self._homeless: set[int] = set()

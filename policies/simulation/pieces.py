@@ -8,16 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
+from hfs.policies.cache.evictions import DEFAULT, POLICIES
 from hfs.policies.iomode import SMALL_BYTES
 
-Way = Literal["fill-once", "lru", "hinted"]
-"""The evictions of a mount, and fill-once with the orders of the epochs told ahead."""
+HINTED = "hinted"
+WAYS = (*POLICIES, HINTED)
+"""The evictions of a mount, and the default one with the orders of the epochs told ahead."""
 
 MANY = 10_000
 """Pieces that are simulated one by one. Of more a part stands for all (Waldspurger et al., 2015, have shown that a
@@ -85,7 +86,7 @@ class SimulatedMount:
     """One daemon of the job, all alike."""
 
     cache_bytes: int
-    way: Way = "fill-once"
+    way: str = DEFAULT
     nodes: int = 1
     readers: int = 1
     """Of each node: threads or processes that read."""
@@ -96,6 +97,11 @@ class SimulatedMount:
     """At a time."""
     part: float = 1.0
     """Of the data that stands for all of it; `cache_bytes` and `siblings_bytes` are of this part."""
+
+    @property
+    def eviction(self) -> str:
+        """Name of the policy."""
+        return DEFAULT if self.way == HINTED else self.way
 
     def least_bytes(self, pieces: Pieces) -> int:
         """Granted room with which there is room for whatever small file comes."""

@@ -17,7 +17,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.policies.cache.eviction import Entry, Policy, victims
+from hfs.policies.cache.eviction import Entry, victims
+from hfs.policies.cache.evictions import POLICIES
 from hfs.policies.schedule.schedule import Schedule
 from scripts.benchmarks.async_io_belady_bound import next_uses
 
@@ -46,7 +47,7 @@ def epochs_with_replacement(files: int, count: int, seed: int) -> Orders:
     return [random.integers(0, files, files).astype(np.int32) for _ in range(count)]
 
 
-def unhinted(orders: Orders, capacity: int, policy: Policy) -> list[int]:
+def unhinted(orders: Orders, capacity: int, policy: str) -> list[int]:
     """Misses under `policy`: what gets no room is not kept."""
     cached: OrderedDict[int, int] = OrderedDict()  # file -> second of its last use, the oldest first
     misses = []
@@ -59,7 +60,7 @@ def unhinted(orders: Orders, capacity: int, policy: Policy) -> list[int]:
                 missed += 1
                 if len(cached) >= capacity:
                     oldest = [Entry(key, 1, used_s) for key, used_s in islice(cached.items(), PAGE_ENTRIES)]
-                    for victim in victims(oldest, 1, policy, now_s=now_s):
+                    for victim in victims(oldest, 1, POLICIES[policy], now_s=now_s):
                         del cached[victim.key]
                 if len(cached) >= capacity:
                     continue

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from hfs.policies.cache.evictions import DEFAULT
+from hfs.policies.simulation.pieces import HINTED
 from scripts.benchmarks import data
 from scripts.benchmarks.async_io_files import FileSet
 from scripts.benchmarks.common import HFS, BenchError, Mount, Work, hfs_mount, reader, run, seconds, slowfs
@@ -115,7 +117,7 @@ def _simulated(
 def _real(work: Work, kind: Kind, files: FileSet, seed: int, way: str, size: int) -> dict[str, float]:
     """The same of a run."""
     cache = f"{files.bytes * size // 100}"
-    eviction = "lru" if way == "lru" else "fill-once"
+    eviction = DEFAULT if way == HINTED else way
     options = ("--cache-size", cache, "-o", f"eviction={eviction},{kind.mount}")
     epochs = []
     flags = ["--hint"] if way == "hinted" else []

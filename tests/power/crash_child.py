@@ -18,7 +18,6 @@ from hfs.mountd.cache.objects import Shrinker
 from hfs.mountd.cache.objects import ids as staging_names
 from hfs.mountd.cache.objects import unlinked as staging_unlinked
 from hfs.mountd.core.metrics import Metrics
-from hfs.policies.cache.eviction import Policy
 from tests.support.faults import (
     CAPACITY_BYTES,
     CHUNK_BYTES,
@@ -81,7 +80,7 @@ async def work(staging: Cache, generation: int, *, may_fail: bool = False, first
 async def one_run(cache_dir: str, at: int, generation: int, encoding: bool) -> int:
     """Work once, to die at operation `at`. Returns how many operations there were."""
     operations = Operations(at, die, reads=False)
-    policy: Policy = "lru" if generation % 2 else "fill-once"
+    policy = "lru" if generation % 2 else "fill-once"
     async with healthy_staging(cache_dir, eviction=policy, operations=operations, encoding=encoding) as staging:
         await work(staging, generation, first=SHRINKS if encoding else 0)
     return operations.count

@@ -34,7 +34,6 @@ from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.config import VerifyWanted
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.encoding import EncodingChoice
-from hfs.policies.cache.eviction import Policy
 from hfs.policies.geometry import Extent
 from tests.support.pattern import check, pattern
 
@@ -222,7 +221,7 @@ async def healthy_staging(
     *,
     capacity_bytes: int | None = CAPACITY_BYTES,
     chunk_bytes: int = CHUNK_BYTES,
-    eviction: Policy = "fill-once",
+    eviction: str = "fill-once",
     metrics: Metrics | None = None,
     operations: Operations | None = None,
     disk: Disk | None = None,

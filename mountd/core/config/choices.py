@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-Eviction = Literal["fill-once", "lru"]
 Direct = Literal["auto", "off"]
 PeersWanted = Literal["none", "mpi"]
 PlacementWanted = Literal["auto", "partition", "replicate"]

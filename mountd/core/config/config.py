@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from hfs.mountd.core.config.choices import Direct, Eviction, PeersWanted, PlacementWanted, VerifyWanted
+from hfs.mountd.core.config.choices import Direct, PeersWanted, PlacementWanted, VerifyWanted
 from hfs.mountd.core.config.key import (
     ANSWER_THREADS,
     CHUNK,
@@ -29,10 +29,12 @@ from hfs.mountd.core.config.key import (
     USER,
     Key,
     choice,
+    one_of,
 )
 from hfs.mountd.core.config.sections import FETCHED, KEPT, NODES, PLACES, READERS
 from hfs.mountd.core.config.telling import Telling
 from hfs.policies.cache.encoding import EncodingWanted
+from hfs.policies.cache.evictions import DEFAULT, POLICIES
 from hfs.policies.iomode import Wanted
 
 
@@ -154,16 +156,17 @@ class Config(Telling, frozen=True, kw_only=True):
         ),
     ] = None
     eviction: Annotated[
-        Eviction,
+        str,
         Key(
             "eviction",
             KEPT,
-            choice(Eviction),
-            "What goes when the cache is full. `fill-once`: nothing, except files that nobody has opened for a day "
-            "(random epochs over more data than fits make LRU useless). `lru`: the longest unused.",
+            one_of(POLICIES),
+            " ".join(
+                ("What goes when the cache is full.", *(f"`{each.name}`: {each.help}." for each in POLICIES.values()))
+            ),
             option=True,
         ),
-    ] = "fill-once"
+    ] = DEFAULT
     expire_s: Annotated[
         float,
         Key(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -77,7 +77,12 @@ class Key:
 
 def choice(literal: object) -> ValueKind:
     """One of the words of a Literal."""
-    choices = get_args(literal)
+    return one_of(get_args(literal))
+
+
+def one_of(words: Iterable[str]) -> ValueKind:
+    """One of these."""
+    choices = tuple(words)
 
     def parse(value: object) -> str:
         if value not in choices:

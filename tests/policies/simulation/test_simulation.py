@@ -14,7 +14,7 @@ from hfs.policies.cache.eviction import NOTED_EVERY_S, USES_FLUSHED_EVERY_S, ahe
 from hfs.policies.simulation import pieces as pieces_module
 from hfs.policies.simulation.cache import BEGIN_S, SimulatedCache
 from hfs.policies.simulation.job import simulate
-from hfs.policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount, Way
+from hfs.policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount
 
 SIZE = 40_000
 ROOM = blocks_bytes(SIZE) + object_overhead_bytes(1)
@@ -38,7 +38,7 @@ def orders(pieces: Pieces, count: int, seed: int = 0) -> list[Epoch]:
     return [Epoch(order, pieces.sizes[order]) for order in drawn]
 
 
-def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: Way, **settings: float) -> list[int]:
+def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: str, **settings: float) -> list[int]:
     """Fetches from the source in each epoch."""
     mount = SimulatedMount(cache_bytes, way, **{**ALONE, **settings})
     return [outcome.source_reads for outcome in simulate(pieces, epochs, mount, SLOW)]
@@ -112,7 +112,7 @@ def test_lru_evicts_nothing_that_is_not_durable() -> None:
 
 @pytest.mark.parametrize("way", ["fill-once", "lru", "hinted"])
 @pytest.mark.parametrize("siblings_bytes", [0, 256 << 20])
-def test_what_fits_is_read_once(way: Way, siblings_bytes: int) -> None:
+def test_what_fits_is_read_once(way: str, siblings_bytes: int) -> None:
     pieces = small(400, np.random.default_rng(0).integers(1000, 90_000, 400).tolist(), folders=3)
     mount = SimulatedMount(int(pieces.sizes.sum() * 3), way, readers=4, siblings_bytes=siblings_bytes)
     first, *others = simulate(pieces, orders(pieces, 3), mount, SLOW)
@@ -123,7 +123,7 @@ def test_what_fits_is_read_once(way: Way, siblings_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["fill-once", "hinted"])
-def test_more_cache_never_has_fewer_hits(way: Way) -> None:
+def test_more_cache_never_has_fewer_hits(way: str) -> None:
     pieces = small(200)
     epochs = orders(pieces, 3)
     sizes = [int(200 * ROOM * part) for part in np.linspace(0.05, 1.1, 10)]
