@@ -92,5 +92,9 @@ def _io_modes(around: Surroundings, said: dict[str, Any]) -> CheckResult:
         return note(name, f"daemon, stateless with --immutable; no passthrough: {why}")
     if not said["passthrough"]:
         text = f"daemon, stateless with --immutable; no passthrough: libfuse {said['version']} is too old"
-        return limit(name, text, "scripts/setup builds libfuse 3.17, which has it")
+        return limit(
+            name,
+            text,
+            "the wheels bring libfuse 3.17, which has it; on Debian scripts/setup builds it (docs/install.md)",
+        )
     return good(name, "passthrough, daemon, stateless with --immutable")

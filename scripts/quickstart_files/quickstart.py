@@ -1,8 +1,9 @@
-"""The quickstart: trains train.py twice on a simulated parallel file system, directly and through hfs, and compares.
+"""The quickstart: trains a script twice on a simulated parallel file system, directly and through hfs, and compares.
 
 Run by scripts/quickstart inside .venv. Makes the data set, mounts scripts/slowfs before it anew for each way (so that
-each starts cold), runs the unmodified train.py, and reads slowfs's own counters at the end of each epoch. Everything
-lies below one folder (build/quickstart) and is gone at the end, mounts first, also after a failure or Ctrl-C.
+each starts cold), runs the unmodified train.py (PyTorch) or train_numpy.py, and reads slowfs's own counters at the end
+of each epoch. Everything lies below one folder (build/quickstart) and is gone at the end, mounts first, also after a
+failure or Ctrl-C.
 """
 
 import argparse
@@ -31,6 +32,8 @@ HFS_COMMAND = Path(sys.executable).parent / "hfs"
 EPOCHS = 2
 EPOCH_LINE = re.compile(r"epoch (\d+): ([\d.]+) s, loss ([\d.]+), accuracy ([\d.]+)")
 PRESETS = ["lustre", "busy"]
+SCRIPTS = {"torch": ("train.py", "PyTorch"), "numpy": ("train_numpy.py", "NumPy")}
+"""Each model: the script that trains it, and what it is made with."""
 DIRECT, HFS = "direct", "hfs run"
 console = Console(highlight=False)
 
@@ -108,9 +111,9 @@ def train(places: Places, command: list[str | Path]) -> list[dict[str, float]]:
     return rows
 
 
-def show(results: dict[tuple[str, str], list[dict[str, float]]]) -> None:
+def show(results: dict[tuple[str, str], list[dict[str, float]]], made_with: str) -> None:
     """The table, and what it says. Fails if training through hfs computed anything else than training directly."""
-    table = Table(title="An unmodified PyTorch script on a simulated parallel file system")
+    table = Table(title=f"An unmodified {made_with} script on a simulated parallel file system")
     table.add_column("source")
     table.add_column("way")
     for epoch in range(1, EPOCHS + 1):
@@ -138,12 +141,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/quickstart", description="Shows on one machine what hfs does.")
     parser.add_argument("--images", type=int, default=400, help="JPEG files of about 110 KB (default %(default)s)")
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=PRESETS, help="how slow the source is")
-    parser.add_argument("--workers", type=int, default=2, help="DataLoader worker processes (default %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes that load (default %(default)s)")
+    parser.add_argument("--model", choices=SCRIPTS, help="what is trained (default torch, where PyTorch is there)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the epochs into FILE (.png, .svg)")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "quickstart", help="folder to make and remove")
     args = parser.parse_args()
-    if importlib.util.find_spec("torch") is None:
-        raise SystemExit("quickstart: PyTorch is not installed here, so there is nothing to train with")
+    has_torch = importlib.util.find_spec("torch") is not None
+    if args.model == "torch" and not has_torch:
+        raise SystemExit("quickstart: PyTorch is not installed here: scripts/setup --torch, or --model numpy")
+    name, made_with = SCRIPTS[args.model or ("torch" if has_torch else "numpy")]
     if args.plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("quickstart: --plot needs matplotlib, which is not installed here: the extra plot has it")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -158,21 +164,21 @@ def main() -> None:
         places.data.mkdir(parents=True)
         size = make_images.make(places.data, args.images)
         console.print(f"made {args.images} JPEG files of {size / args.images / 1000:.0f} KB")
-        script = [sys.executable, HERE / "train.py"]
+        script = [sys.executable, HERE / name]
         options = ["--epochs", str(EPOCHS), "--workers", str(args.workers)]
         hfs_run = [HFS_COMMAND, "run", "--source", places.slow, "--at", places.mount, "--cache", places.cache, "--"]
         results = {}
         for preset in args.preset:
-            console.print(f"\n[bold]{preset}[/bold] $ python train.py slow")
+            console.print(f"\n[bold]{preset}[/bold] $ python {name} slow")
             with places.cold(preset):
                 results[preset, DIRECT] = train(places, [*script, places.slow, *options])
             console.print(
-                f"\n[bold]{preset}[/bold] $ hfs run --source slow --at mnt --cache cache -- python train.py mnt"
+                f"\n[bold]{preset}[/bold] $ hfs run --source slow --at mnt --cache cache -- python {name} mnt"
             )
             with places.cold(preset):
                 results[preset, HFS] = train(places, [*hfs_run, *script, places.mount, *options])
         console.print()
-        show(results)
+        show(results, made_with)
         if args.plot is not None:
             try:
                 picture.draw({key: [row["seconds"] for row in rows] for key, rows in results.items()}, args.plot)

@@ -1,4 +1,4 @@
-"""The quickstart, small: an unmodified PyTorch script trains directly and through `hfs run`, and the losses agree."""
+"""The quickstart, small: an unmodified script trains directly and through `hfs run`, and the losses agree."""
 
 import importlib.util
 import re
@@ -10,13 +10,15 @@ import pytest
 from tests.fuse.harness import ROOT, run
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize("model", ["numpy", "torch"])
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # it trains twice: twenty seconds, and on a machine with much else to do a minute and more
-def test_quickstart(tmp_path: Path) -> None:
+def test_quickstart(tmp_path: Path, model: str) -> None:
+    if importlib.util.find_spec(model) is None:
+        pytest.skip(f"{model} is not installed")
     program = ROOT / "scripts" / "quickstart_files" / "quickstart.py"
     work = tmp_path / "work"
-    command = (sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre")
+    command = (sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre", "--model", model)
     drawn = tmp_path / "epochs.svg"
     if importlib.util.find_spec("matplotlib") is not None:
         command = (*command, "--plot", drawn)
@@ -30,6 +32,7 @@ def test_quickstart(tmp_path: Path) -> None:
     (_, _, direct_mb, _, _), (_, _, mount_mb, _, again_mb) = rows
     assert float(mount_mb) <= float(direct_mb)
     assert float(again_mb) == 0
+    assert {"numpy": "NumPy", "torch": "PyTorch"}[model] in said
     assert "The losses of every epoch are the same in all ways." in said
     assert not work.exists()
     if "--plot" in command:

@@ -33,6 +33,7 @@ FOREIGN = {
     "--long",  # of scripts/check
     *("--only", "--runs", "--seed", "--quick", "--plots"),  # of scripts/bench
     *("--no-index", "--no-cache-dir", "--find-links", "--wheelhouse"),  # of pip, of scripts/wheels
+    *("--minimal", "--torch"),  # of scripts/setup
     *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker
     "--fusemount",  # of apptainer
     *("--nonblocking", "--vfs-cache-mode", "--collector"),  # of py-spy, of rclone, of node_exporter
