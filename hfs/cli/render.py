@@ -22,6 +22,9 @@ from hfs.mountd.base.printable import printable
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""
 
+_ROOMY = 7
+"""So many columns stand three blanks apart; more of them have two."""
+
 
 def stdout() -> Console:
     """Results."""
@@ -64,7 +67,8 @@ def render_tree(tree: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def new_table(title: str, *columns: str) -> Table:
-    """A table with these columns, whose cells are folded; without any it shows no header."""
+    """A table with these columns, whose cells are folded, and no word of whose titles is cut on 80 columns; without any
+    it shows no header."""
     table = Table(
         title=escape(printable(title)) or None,
         title_justify="left",
@@ -72,10 +76,10 @@ def new_table(title: str, *columns: str) -> Table:
         box=box.SIMPLE_HEAD,
         show_header=bool(columns),
         pad_edge=False,
+        padding=(0, 1, 0, 0) if len(columns) > _ROOMY else (0, 1),
     )
     for column in columns:
-        # No word of a title is cut, however narrow the screen is.
-        widest = max(map(len, column.split()), default=0)
+        widest = max(map(len, printable(column).split()), default=0)
         table.add_column(escape(printable(column)), overflow="fold", min_width=widest)
     return table
 

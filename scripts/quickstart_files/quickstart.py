@@ -117,14 +117,14 @@ def show(results: dict[tuple[str, str], list[dict[str, float]]], made_with: str)
     table.add_column("source")
     table.add_column("way")
     for epoch in range(1, EPOCHS + 1):
-        for column in (f"epoch {epoch}", "requests", "read"):
+        for column in (f"epoch {epoch}", "requests", "MB"):
             table.add_column(column, justify="right", no_wrap=True)
     for (preset, way), rows in results.items():
-        cells = [(f"{row['seconds']:.1f} s", f"{row['requests']:.0f}", f"{row['bytes'] / 1e6:.1f} MB") for row in rows]
+        cells = [(f"{row['seconds']:.1f} s", f"{row['requests']:.0f}", f"{row['bytes'] / 1e6:.1f}") for row in rows]
         table.add_row(preset, way, *(cell for row in cells for cell in row), end_section=way == HFS)
     console.print(table)
     console.print(
-        "requests, read: what reached the source, as the simulated file system counts it.\n"
+        "requests, MB: what reached the source, as the simulated file system counts it.\n"
         "lustre: a parallel file system in good order; busy: ten times slower.\n"
         "The data set is small: in epoch 2 the direct way finds its bytes in this machine's memory,\n"
         "where a real data set does not fit, and pays for lookups and opens only.",

@@ -1,4 +1,5 @@
-"""The pictures that our commands draw: every line is seen, and no legend hides what it explains."""
+"""The pictures that our commands draw: every line is seen, and no legend hides what it explains. Tables: no title is
+cut where the screen has 80 columns."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hfs.cli import cli
+from hfs.cli import cli, render
+from hfs.cli.learners import epochs_table, learners_table
 from hfs.cli.traffic_plot import draw
+from tests.support.statuses import learner
 
 pytest.importorskip("matplotlib")
 
@@ -87,3 +90,17 @@ def test_the_legend_of_the_quickstart_lies_on_nothing(drawn: list[Any], tmp_path
     (legend,) = drawn[0].legends
     assert all(outside(legend, axis) for axis in drawn[0].axes)
     assert all(axis.get_ylim()[1] > 9.5 for axis in drawn[0].axes)  # labels of bars do not touch the frame
+
+
+def test_tables_of_many_columns_fit_80(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(render, "_PIPE_COLUMNS", 80)
+    far = {**learner(63, 95.0), "pid": 4194303, "position": 123_456, "total": 1_281_167, "ahead_bytes": 10**10}
+    for made in (learners_table, epochs_table):
+        table = made({"learners": [far]})
+        assert table is not None
+        render.stdout().print(table)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        above = next(number for number, line in enumerate(lines) if "─" in line)
+        words = " ".join(lines[:above]).split()
+        assert [column.header for column in table.columns if not set(str(column.header).split()) <= set(words)] == []
