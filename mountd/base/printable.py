@@ -1,4 +1,4 @@
-"""`printable`: somebody else's words as one line that any terminal takes and none obeys.
+"""`printable`: somebody else's words as one line that any terminal takes and none obeys; `shown_path`: their paths.
 
 Names of files, mounts and learners, and whatever a daemon, a keeper or a record says, are other users' words. All that
 prints one, or puts one into a line or an error, has it go through here.
@@ -6,6 +6,7 @@ prints one, or puts one into a line or an error, has it go through here.
 
 from __future__ import annotations
 
+import os
 import re
 
 _OBEYED = re.compile(
@@ -19,3 +20,8 @@ def printable(text: str) -> str:
     """The text with controls, ends of lines and marks of direction as escapes, and what is not UTF-8 too."""
     text = _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def shown_path(path: bytes) -> str:
+    """A path relative to the root of SOURCE, for messages: in quotes, since it may have blanks in it."""
+    return repr(os.fsdecode(path)) if path else "the root of SOURCE"

@@ -13,6 +13,7 @@ from typing import Any
 import xxhash
 
 from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.base.version import Version, is_lasting
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
@@ -85,7 +86,7 @@ class Serving:
             return None
         node = await self._namespace.lookups.resolve(path)
         if node.version != version:
-            raise VersionChanged(f"{path!r} is another version here")
+            raise VersionChanged(f"{shown_path(path)} is another version here")
         chunk = await self._resolver.get_for_peer(node, file, index)
         begin = file.chunk(index).start
         return None if self._doubts(version) else await self._hashed(chunk[extent.start - begin : extent.end - begin])
@@ -95,7 +96,7 @@ class Serving:
             return True
         node = await self._namespace.lookups.resolve(path)
         if node.version != file.version:
-            raise VersionChanged(f"{path!r} is another version here")
+            raise VersionChanged(f"{shown_path(path)} is another version here")
         ensured = await self._resolver.ensure(node, file, index, Goal.STAGED, push=Push.NEVER, soon=True)
         return ensured is not Ensured.REFUSED
 

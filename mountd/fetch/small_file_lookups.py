@@ -16,6 +16,7 @@ from typing import NamedTuple
 import trio
 
 from hfs.mountd.base.errors import HfsError, SourceError
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
 from hfs.mountd.fetch.chunks.batches import Place
 from hfs.mountd.fetch.chunks.fetcher import Goal
@@ -139,18 +140,18 @@ class SmallFileLookups:
         """What becomes of a file without reading it; None: it is to be read."""
         directory, name = place
         if directory.children is None:
-            return SourceError(errno.ENOTDIR, f"{directory.path!r}")
+            return SourceError(errno.ENOTDIR, shown_path(directory.path))
         dentry = self._namespace.names.known_nowait(directory, name)
         if dentry is None:
             return None
         if dentry.node is None:
-            return SourceError(errno.ENOENT, f"{name!r} in {directory.path!r}")
+            return SourceError(errno.ENOENT, f"{shown_path(name)} in {shown_path(directory.path)}")
         return self.without_reading(dentry.node, goal)
 
     def without_reading(self, node: Node, goal: Goal) -> Small | HfsError | None:
         """As `known`, for a node."""
         if node.version is None:
-            return SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+            return SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
         if node.version.size > self.limit_bytes:
             return Small(node, Become.LARGE)
         file = self._cache.files.get_nowait(node.version, node.path)

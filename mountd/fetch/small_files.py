@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from hfs.mountd.base.errors import HfsError, SourceError, StagingError
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
 from hfs.mountd.fetch.batch_reader import BatchReader, BatchRequest, Outcomes
 from hfs.mountd.fetch.chunks.batches import Place
@@ -142,7 +143,7 @@ class SmallFiles:
             (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
             node = dentry.node
             if node is None:
-                return SourceError(errno.ENOENT, f"{place[1]!r} in {place[0].path!r}")
+                return SourceError(errno.ENOENT, f"{shown_path(place[1])} in {shown_path(place[0].path)}")
             file = await self._cache.files.get(node.version, node.path) if node.version is not None else None
             known = self._lookups.without_reading(node, goal)
             if known is not None or file is None:

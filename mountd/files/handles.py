@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.files.leaf_handles import LeafHandles
 from hfs.mountd.namespace import Dentry, Journal, Node
@@ -90,7 +91,7 @@ class DirectoryHandle:
         if self.digest is not None:
             there = position <= self.shown and await listing.reaches(self.shown - 1)
             if not there or listing.digest(self.shown) != self.digest:
-                raise SourceError(errno.ESTALE, f"{self.node.path!r} has changed while it was listed")
+                raise SourceError(errno.ESTALE, f"{shown_path(self.node.path)} has changed while it was listed")
         self.listing, self.digest = listing, None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import trio
 
 from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import PrefetchQueue
@@ -163,5 +164,5 @@ class OpenModes:
             fresh = self._namespace.tree.renew(node)
             if fresh is not None:  # whatever happens until it is opened: the kernel looks a name up again only once
                 self._sent_away.add(fresh, thread_id)
-            raise VersionChanged(f"{node.path!r} is read another way now")
+            raise VersionChanged(f"{shown_path(node.path)} is read another way now")
         return None

@@ -12,6 +12,7 @@ import contextlib
 import errno
 
 from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
 from hfs.mountd.fetch import SmallDemand
 from hfs.mountd.files.delegations import Delegations
@@ -79,7 +80,7 @@ class Opening:
         better one: the kernel looks it up again.
         """
         if node.version is None:
-            raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+            raise SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
         again = self._handles.answered(unique)
         if again is not None and self._handles.has_file(again):
             return again, self._handles.file(again).backing_id
@@ -136,7 +137,7 @@ class Opening:
         """Somebody is about to read it, perhaps without an open. Raises SourceError where that would give nothing of
         what it has."""
         if self.stateless and await self._small.gives_bytes(node):
-            raise SourceError(errno.EIO, f"{node.path!r} gives more bytes than it says")
+            raise SourceError(errno.EIO, f"{shown_path(node.path)} gives more bytes than it says")
 
     def is_tried(self, node: Node) -> bool:
         """The kernel may read it without asking us for attributes."""
@@ -167,7 +168,7 @@ class Opening:
             return handle
         node = self._namespace.node(node_id)
         if node.version is None:
-            raise SourceError(errno.EINVAL, f"{node.path!r} is no regular file")
+            raise SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
         return self._kept(FileHandle(node, await self._cache.files.get(node.version, node.path)), thread_id)
 
     def _kept(self, handle: FileHandle, thread_id: int) -> FileHandle:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.namespace import Asker, Namespace, Node, Permissions, Xattrs
 from hfs.mountd.source import WantedAccess
 
@@ -35,7 +36,7 @@ class XattrReplies:
         if text.startswith(_OWN):
             value = self._own(node, text)
             if value is None:
-                raise SourceError(errno.ENODATA, f"{text} of {node.path!r}")
+                raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
             return value
         if not self._xattrs.is_acl(name):
             await self._permissions.check_xattr(node, name, asker)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import trio
 
 from hfs.mountd.base.errors import HfsError, VersionChanged
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Ensured, Goal, Push, Resolver
@@ -73,10 +74,10 @@ class PlannedChunks:
         try:
             node = await self._namespace.links.follow(path)
             if node.version is None or node.version.size != plan.layout.file_size(number):
-                raise VersionChanged(f"{path!r} is not what the layout was made of: make the layout anew")
+                raise VersionChanged(f"{shown_path(path)} is not what the layout was made of: make the layout anew")
             file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
             if file.chunk_bytes != plan.layout.chunk_bytes:
-                raise VersionChanged(f"{path!r} was staged in chunks of {file.chunk_bytes} bytes")
+                raise VersionChanged(f"{shown_path(path)} was staged in chunks of {file.chunk_bytes} bytes")
             self._plans.plans.note_file(plan, number, file)
             size = file.chunk(index).size
             if index in file.present or await self._resolver.ensure_at_owner(node, file, index):

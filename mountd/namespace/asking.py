@@ -15,6 +15,7 @@ import trio
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout, ungrouped
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.nodes.leaves import Leaves
@@ -53,7 +54,7 @@ class Flight:
         with trio.move_on_after(math.inf if limit_s is None else limit_s):
             await self._landed.wait()
             return
-        raise SourceTimeout(f"stat in {self.directory.path!r}: no answer within the time limit")
+        raise SourceTimeout(f"stat in {shown_path(self.directory.path)}: no answer within the time limit")
 
 
 class Asking:

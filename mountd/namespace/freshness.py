@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.errors import SourceTimeout, VersionChanged
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.namespace.asking import Asking
 from hfs.mountd.namespace.lookups import Lookups
 from hfs.mountd.namespace.nodes.node import Node
@@ -57,7 +58,7 @@ class Freshness:
         if not node.stale and not self.is_fresh_nowait(node):
             await self.revalidate(node)
         if node.stale:
-            raise VersionChanged(f"{node.path!r} has changed at the source")
+            raise VersionChanged(f"{shown_path(node.path)} has changed at the source")
 
     async def revalidate(self, node: Node) -> Attributes:
         """The attributes of `node`, asked for again past the time-to-live.
@@ -66,7 +67,7 @@ class Freshness:
         the old attributes are given, since those handles keep their version.
         """
         if node.stale and not node.opens:
-            raise VersionChanged(f"{node.path!r} has changed at the source")
+            raise VersionChanged(f"{shown_path(node.path)} has changed at the source")
         if node.stale or node.expires_s > self._clock():
             return node.attributes
         if node.parent is None:
@@ -75,7 +76,7 @@ class Freshness:
             if (await self._lookups.child(directory, name)).node is node:
                 return node.attributes
         if not node.opens:
-            raise VersionChanged(f"{node.path!r} has changed at the source")
+            raise VersionChanged(f"{shown_path(node.path)} has changed at the source")
         return node.attributes
 
     async def _revalidate_root(self, root: Node) -> Attributes:

@@ -13,6 +13,7 @@ import errno
 from collections.abc import Callable
 
 from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Node, expire
@@ -65,7 +66,7 @@ class Xattrs:
             expire(node)  # something else stands under its name now
             raise
         if value is None:
-            raise SourceError(errno.ENODATA, f"ACL of {node.path!r}")
+            raise SourceError(errno.ENODATA, f"ACL of {shown_path(node.path)}")
         return value
 
     async def _acl(self, node: Node, name: bytes, limit_s: float | None) -> bytes | None:

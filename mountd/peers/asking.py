@@ -19,6 +19,7 @@ from typing import Any
 import trio
 import xxhash
 
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.base.version import Version
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
@@ -124,7 +125,7 @@ class PeerAsking:
             else:
                 found = await self._run_in_thread(xxhash.xxh3_64_intdigest, into)
             if found != asked.checksum:
-                self._fault(f"node {owner} has sent bytes of {path!r} whose checksum is wrong")
+                self._fault(f"node {owner} has sent bytes of {shown_path(path)} whose checksum is wrong")
                 return PeerAnswer.MISS
         return asked.answer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects import (
     OUR_LIMITS,
@@ -71,7 +72,8 @@ class Findings:
         if error is not None and error.errno in OUR_LIMITS:
             self._context.health.broken(f"reading staged files: {error}")
             return
-        self._context.health.broken(f"staged bytes of {file.path!r} (object {number}) cannot be read: {error}")
+        name = f"{shown_path(file.path)} (object {number})"
+        self._context.health.broken(f"staged bytes of {name} cannot be read: {error}")
         if isinstance(error, FileNotFoundError):
             self._reclaim_queue.lost(file)
             return

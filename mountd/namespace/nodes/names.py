@@ -23,6 +23,7 @@ import trio
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.printable import shown_path
 from hfs.mountd.base.seen import attributes_of
 from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.node import Dentry, Node
@@ -84,7 +85,7 @@ class Names:
     def known_nowait(self, directory: Node, name: bytes) -> Dentry | None:
         """What `name` in `directory` is known to be, if that is still good. Raises SourceError(ENOTDIR)."""
         if directory.children is None:
-            raise SourceError(errno.ENOTDIR, f"{directory.path!r}")
+            raise SourceError(errno.ENOTDIR, shown_path(directory.path))
         dentry = self.remembered(directory, name)
         if dentry is None or dentry.expires_s <= self._clock():
             return None
