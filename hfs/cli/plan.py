@@ -88,7 +88,7 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
 
 def _check_plot(file: str) -> None:
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib: pip install 'hfs-cache[plot]'")
+        raise ConfigError("--plot needs matplotlib: pip install matplotlib")
     folder = os.path.dirname(os.path.abspath(file))
     if not os.path.isdir(folder):
         raise ConfigError(f"--plot {file}: {folder} is no directory")
@@ -117,7 +117,7 @@ def _inputs(
     if measure and found is None:
         raise ConfigError("--measure reads the data set: give its path as --dataset")
     if samples is None and found is None:
-        raise ConfigError("give --samples: of a data set of which only the size is given")
+        raise ConfigError("give --samples N: how many a data set has of which only the size is given")
     count = samples or (found.files if found is not None else 1)
     sample_bytes = size / count
     known = {

@@ -21,7 +21,7 @@ def draw(looks: Sequence[Mapping[str, float]], title: str, path: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise NoPlot("pictures need matplotlib: pip install 'hfs-cache[plot]'") from None
+        raise NoPlot("pictures need matplotlib: pip install matplotlib") from None
     if len(looks) < 2:
         raise NoPlot("there is nothing to draw yet: the daemon has just begun; try again in some seconds")
     minutes, rates = _rates(looks)

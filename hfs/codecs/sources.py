@@ -126,7 +126,7 @@ def _h5py() -> Any:  # noqa: ANN401 - h5py has no types
     try:
         import h5py  # type: ignore[import-untyped] # it has no types
     except ImportError:
-        raise CodecError("h5py is missing: pip install hfs-cache[hdf5]") from None
+        raise CodecError("h5py is missing: pip install h5py") from None
     return h5py
 
 

@@ -67,7 +67,9 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
             yield fault("pyfuse3", text, daemon_part.REMEDY)
             return
         text = f"pyfuse3: cannot be loaded ({said['failed']})"
-        yield fault("pyfuse3", text, "install hfs again in this environment: scripts/setup, or pip install")
+        yield fault(
+            "pyfuse3", text, "install hfs again in this environment: scripts/setup, or pip install of its wheels"
+        )
         return
     libraries = ", ".join(said["libfuse"]) or "a libfuse within itself"
     yield good("pyfuse3", f"pyfuse3 {said['pyfuse3']} with {libraries}")
@@ -75,7 +77,7 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
         yield limit("libfuse", str(said["two"]), "have one libfuse in all of them")
     if not said["extension"]:
         text = f"the extension is not used ({said['why']}): requests cost four times as much"
-        remedy = "pip install 'hfs-cache[daemon]', or build it with a C compiler and libfuse3-dev (scripts/setup)"
+        remedy = "pip install the wheel hfs_cache_native-*.whl, or build it: a C compiler, libfuse3-dev, scripts/setup"
         yield limit("extension", text, remedy)
     else:
         yield good("extension", f"the extension is loaded, with libfuse {said['version']}")

@@ -7,22 +7,26 @@ itself needs to be opened (headers, B-trees) is in no layout: it is read once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts.format import DATASET, Format
 from hfs.layouts.layout import Layout
-from hfs.layouts.reading import opened
+from hfs.layouts.reading import SourceFile, opened
 from hfs.layouts.shards import Shard, layout_of
+from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
+_Found = TypeVar("_Found")
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SMALLEST_USER_BLOCK = 512
+_NAMED = 20
+"""Of the data sets that are there."""
 
 
 def build_hdf5(path: str | Sequence[str], datasets: Sequence[str], root: str) -> Layout:
@@ -30,29 +34,35 @@ def build_hdf5(path: str | Sequence[str], datasets: Sequence[str], root: str) ->
 
     Of several files, the rows of the first come first. All data sets must have the same number of rows. Raises
     LayoutError for what is stored elsewhere (virtual, external, variable-length), not stored yet, or stored in the
-    header (compact); ConfigError for a path outside `root`.
+    header (compact); ConfigError for a path outside `root`, and where no data set is named.
     """
-    if not datasets:
-        raise LayoutError(f"{path}: no data set was named (--dataset)")
     paths = [path] if isinstance(path, str) else path
+    if not datasets:
+        _, there = _read(paths[0], _dataset_names)
+        raise ConfigError(f"{paths[0]}: say which data sets a sample is of (--dataset); there are {there}")
     return layout_of([_shard(one, datasets) for one in paths], root, f"hdf5: {', '.join(datasets)}")
 
 
-def _shard(path: str, datasets: Sequence[str]) -> Shard:
+def _read(path: str, look: Callable[[Any], _Found]) -> tuple[SourceFile, _Found]:
+    """The file, and what `look` finds in it. Raises LayoutError, which names it."""
     try:
         import h5py  # type: ignore[import-untyped] # it has no types
     except ImportError:
-        raise LayoutError("h5py is missing: pip install hfs-cache[hdf5]") from None
+        raise LayoutError("h5py is missing: pip install h5py") from None
     with opened(path) as source:
         try:
             with h5py.File(path, "r") as file:
-                parts = [_extents(file, name) for name in datasets]
+                return source, look(file)
         except LayoutError as error:
             raise LayoutError(f"{path}: {error}") from None
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
             # HDF5 has an exception of Python's for each of its kinds of damage.
             fault = f"not an HDF5 file that can be read, or cut short at offset {source.size:,}"
             raise LayoutError(f"{path}: {fault} ({error})") from None
+
+
+def _shard(path: str, datasets: Sequence[str]) -> Shard:
+    source, parts = _read(path, lambda file: [_extents(file, name) for name in datasets])
     rows = {len(counts) for counts, _, _ in parts}
     if len(rows) != 1:
         each = ", ".join(f"{name} has {len(part[0])}" for name, part in zip(datasets, parts, strict=True))
@@ -79,7 +89,7 @@ def _extents(file: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN40
 
     found = file.get(name)
     if not isinstance(found, h5py.Dataset):
-        raise LayoutError(f"no data set {name!r}; there are {', '.join(_dataset_names(file)) or 'none'}")
+        raise LayoutError(f"no data set {name!r}; there are {_dataset_names(file)}")
     if not found.shape or not found.shape[0]:
         raise LayoutError(f"{name}: has no rows")
     if found.file.filename != file.filename:
@@ -132,12 +142,12 @@ def _chunked(found: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN4
     return counts, table[which, 1], table[which, 2]
 
 
-def _dataset_names(file: Any) -> list[str]:  # noqa: ANN401 - an object of h5py, which is not imported here for its types
+def _dataset_names(file: Any) -> str:  # noqa: ANN401 - an object of h5py, which is not imported here for its types
     import h5py
 
     names: list[str] = []
     file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
-    return names[:20]
+    return f"{', '.join(names[:_NAMED]) or 'none'}{' and more' if len(names) > _NAMED else ''}"
 
 
 def _build(paths: Sequence[str], root: str, *, dataset: Sequence[str] = ()) -> Layout:

@@ -23,6 +23,7 @@ from hfs.layouts.layout import Layout
 from hfs.layouts.lmdb_pages import Database, Environment, PageNodes
 from hfs.layouts.reading import SourceFile, opened
 from hfs.layouts.shards import Shard, layout_of
+from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]
@@ -52,7 +53,7 @@ def _shard(file: SourceFile, name: str | None, *, keys: bool) -> Shard:
     if len(nested):
         names = b", ".join(_keys(file, nodes, nested[:20])).decode(errors="replace")
         if name is None:
-            raise LayoutError(f"{file.path}: it holds named databases: say which one is meant (--database): {names}")
+            raise ConfigError(f"{file.path}: it holds named databases: say which one is meant (--database): {names}")
         raise LayoutError(f"{file.path}: the database {name} holds other databases: {names}")
     offsets, sizes, counts = nodes.offsets, nodes.sizes, None
     if database.flags & pages.DUPSORT:

@@ -19,6 +19,7 @@ from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
+from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _MAX_HEADER_BYTES = 65536
@@ -59,7 +60,7 @@ def _members(file: SourceFile, dataset: Sequence[str]) -> Shard:
         raise LayoutError(f"{file.path}: not an .npz file, or cut short at offset {file.size:,} ({error})") from None
     there = ", ".join(list(members)[:20]) or "none"
     if not dataset and len(members) != 1:
-        raise LayoutError(f"{file.path}: say which arrays a sample is of (--dataset); there are {there}")
+        raise ConfigError(f"{file.path}: say which arrays a sample is of (--dataset); there are {there}")
     parts = []
     for name in dataset or members:
         if name not in members:

@@ -32,7 +32,7 @@ def _shard(file: SourceFile) -> Shard:
         import pyarrow as pa  # type: ignore[import-untyped] # it has no types
         from pyarrow import parquet
     except ImportError:
-        raise LayoutError("pyarrow is missing: pip install hfs-cache[parquet]") from None
+        raise LayoutError("pyarrow is missing: pip install pyarrow") from None
     offsets: list[int] = []
     sizes: list[int] = []
     counts: list[int] = []

@@ -102,7 +102,7 @@ def _crc32c() -> _Crc:
     try:
         import google_crc32c
     except ImportError:
-        raise LayoutError("google-crc32c is missing: pip install hfs-cache[tfrecord]") from None
+        raise LayoutError("google-crc32c is missing: pip install google-crc32c") from None
     return google_crc32c.extend  # type: ignore[no-any-return] # it has no types
 
 

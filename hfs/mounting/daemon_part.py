@@ -1,14 +1,16 @@
 """Whether the daemon can run in this environment, or only what a training job needs was installed.
 
-The wheel of hfs is enough for hints, samplers, layouts and codecs; the daemon also needs what `hfs-cache[daemon]`
-brings. Looks for modules and imports none of them.
+The wheel of hfs is enough for hints, samplers, layouts and codecs; the daemon also needs what the wheel of its compiled
+parts brings. Looks for modules and imports none of them.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-REMEDY = "pip install 'hfs-cache[daemon]', or from a checkout pip install . (docs/install.md)"
+REMEDY = (
+    "pip install the wheel hfs_cache_native-*.whl of this release, or from a checkout pip install . (docs/install.md)"
+)
 
 _EVENT_LOOP = ("trio", "outcome")
 _LIBFUSE_BINDINGS = ("pyfuse3", "hfs_native")

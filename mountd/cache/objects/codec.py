@@ -73,7 +73,7 @@ class Shrinker:
             self._pack(memoryview(bytes(_SAMPLE_BYTES)), _ELEMENTS[0])
         except Exception as error:  # noqa: BLE001 - whatever a broken installation may raise, and better now
             raise ConfigError(
-                f"stage-encoding: auto needs numcodecs >= 0.16 ({error}); pip install 'hfs-cache[encoding]', "
+                f"stage-encoding: auto needs numcodecs >= 0.16 ({error}); pip install 'numcodecs>=0.16.1', "
                 "or leave --stage-encoding at none"
             ) from None
 
@@ -144,7 +144,7 @@ def expand(stored: bytearray, size: int) -> bytearray:
         blosc = _library()
     except Exception as error:  # noqa: BLE001 - one built for another NumPy raises ValueError, and no read may end the mount
         raise OSError(
-            errno.ENOSYS, f"it is encoded and needs numcodecs: pip install 'hfs-cache[encoding]' ({error})"
+            errno.ENOSYS, f"it is encoded and needs numcodecs: pip install 'numcodecs>=0.16.1' ({error})"
         ) from None
     data = bytearray(size)
     try:

@@ -299,7 +299,7 @@ def test_hdf5_that_has_no_layout(tmp_path: Path) -> None:
             build_hdf5(str(path), [name], str(tmp_path))
     with pytest.raises(LayoutError, match="x has 5, short has 4"):
         build_hdf5(str(path), ["x", "short"], str(tmp_path))
-    with pytest.raises(LayoutError, match="no data set was named"):
+    with pytest.raises(ConfigError, match=r"x.h5: say which .* \(--dataset\); there are compact, empty"):
         build_hdf5(str(path), [], str(tmp_path))
     with pytest.raises(ConfigError, match="not below"):
         build_hdf5(str(path), ["x"], str(tmp_path / "d"))

@@ -18,6 +18,7 @@ from hfs.layouts.registry import build
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tfrecord import build_tfrecord
 from hfs.layouts.tree import build_tree
+from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, tfrecord_checksum, tfrecord_write
 from tests.hfs.layouts.layout_data import sample_bytes, sample_pieces
 
@@ -191,7 +192,8 @@ def test_arrays_that_have_no_layout(tmp_path: Path) -> None:
 def test_members_that_have_no_layout(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, x=np.zeros((4, 3)), y=np.zeros(5))
-    refused(r"say which arrays a sample is of \(--dataset\); there are x, y", build_npz, path)
+    with pytest.raises(ConfigError, match=r"say which arrays a sample is of \(--dataset\); there are x, y"):
+        build_npz(str(path), str(tmp_path))
     refused("no array 'z'; there are x, y", build_npz, path, dataset=["z"])
     refused("x has 4, y has 5", build_npz, path, dataset=["x", "y"])
     raw = path.read_bytes()

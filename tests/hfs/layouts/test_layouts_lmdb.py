@@ -17,6 +17,7 @@ from hfs.layouts import reading
 from hfs.layouts.keys import positions
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.lmdb import build_lmdb
+from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_data import sample_bytes
 
 Records = Sequence[tuple[bytes, bytes]]
@@ -87,7 +88,7 @@ def test_named_databases_must_be_named(tmp_path: Path) -> None:
     write(tmp_path / "db", records[:1], b"val")
     layout = build_lmdb(str(tmp_path / "db"), str(tmp_path), database="train")
     assert sample_bytes(layout, tmp_path) == [value for _, value in sorted(records)]
-    with pytest.raises(LayoutError, match=r"db/data.mdb: it holds named databases: say which .* train, val"):
+    with pytest.raises(ConfigError, match=r"db/data.mdb: it holds named databases: say which .* train, val"):
         build_lmdb(str(tmp_path / "db"), str(tmp_path))
     with pytest.raises(LayoutError, match="no database 'test'; there are train, val"):
         build_lmdb(str(tmp_path / "db"), str(tmp_path), database="test")
