@@ -1,4 +1,4 @@
-"""hfs: a read-only mount that gives training jobs local-disk speed from a slow shared file system.
+"""hfs: a read-only mount that shows training jobs a slow shared file system, cached on a local disk.
 
 What people touch lives in this package: the command line (`hfs.cli`), the client of a mount's daemon
 (`hfs.client.client`). The daemon is `mountd`, its decisions are `policies`. Training jobs import this package, so it

@@ -33,31 +33,67 @@ __all__ = ["Command", "CommandGroup", "cli", "main"]
 _COMMANDS = {
     "mount": "Show the files of SOURCE, read-only, at MOUNTPOINT.",
     "umount": "Unmount MOUNTPOINT and wait until its daemon has ended.",
-    "fd-mount": "Mount at MOUNTPOINT, as root, for a process without rights.",
     "run": "Mount, run COMMAND with its own user and environment, unmount.",
     "status": "Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.",
     "why": "Say why jobs that read from the mount that MOUNT lies in wait, and what to change.",
-    "cache": "Work on what is staged: of a mount, or of a cache directory (--cache) with nothing mounted.",
     "refresh": "See PATHs, files or whole directories of a mount, as the source has them now.",
-    "layout": "Work on layouts: which bytes of which files each sample of a data set is.",
+    "cache": "Work on what is staged: of a mount, or of a cache directory (--cache) with nothing mounted.",
+    "sweep": "Take away what was left: dead mounts, mounts and daemons of ended jobs, sockets, expired caches.",
+    "doctor": "Find what is wrong with this set-up, and say the remedy of each fault.",
     "plan": "Say how long an epoch takes on 1 to 1024 nodes and where more nodes gain nothing.",
+    "layout": "Work on layouts: which bytes of which files each sample of a data set is.",
     "trace": "Use what `hfs-hint record` has kept of a job.",
     "encode": "Encode the samples in SRC (HDF5, .npy, .npz, or a directory of such) into .hfsc files in DST.",
     "decode": "Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST, .npz for those with labels.",
     "config": "Show the configuration that hfs mount would use, and where each value comes from.",
-    "doctor": "Find what is wrong with this set-up, and say the remedy of each fault.",
-    "debug": "Help others to find out what happened here.",
     "slurm": "Print a script for Slurm, to stdout.",
-    "sweep": "Take away what was left: dead mounts, mounts and daemons of ended jobs, sockets, expired caches.",
+    "fd-mount": "Mount at MOUNTPOINT, as root, for a process without rights.",
     "completion": "Print the completion script of SHELL for hfs and hfs-hint.",
     "man": "Print the man page of COMMAND (hfs itself without one), or write those of all commands below a directory.",
+    "debug": "Help others to find out what happened here.",
 }
 """Each is the command of the same name in the file of the same name, `_` for `-`. What it does is said here too, so
 that `--help` need not import them all."""
+_HEADINGS = {
+    "mount": "Mounts",
+    "cache": "The cache",
+    "doctor": "Before a job",
+    "config": "For administrators, and set-up",
+}
+"""What stands in the help above these commands."""
+
+
+_MEANT = {
+    **dict.fromkeys(("ls", "list", "ps", "info", "stats", "mounts", "df"), "hfs status"),
+    **dict.fromkeys(("top", "monitor", "watch"), "hfs status --watch"),
+    **dict.fromkeys(("hint", "hints"), "hfs-hint"),
+    **dict.fromkeys(("warmup", "preload", "prefetch", "stage"), "hfs cache warm"),
+    **dict.fromkeys(("clean", "cleanup", "gc", "prune"), "hfs sweep"),
+    **dict.fromkeys(("exec", "start"), "hfs run"),
+    **dict.fromkeys(("unmount", "stop"), "hfs umount"),
+    **dict.fromkeys(("diagnose", "health"), "hfs doctor"),
+    **dict.fromkeys(("report", "logs"), "hfs debug bundle"),
+    "reload": "hfs refresh",
+    "version": "hfs --version",
+    "help": "hfs --help",
+}
+"""What people who know other programs type, and what it is here."""
 
 
 class _Commands(CommandGroup):
     """Loads a command when it is asked for."""
+
+    def meant(self, ctx: click.Context, name: str) -> str | None:
+        """Of `_MEANT`, or a command of a group, or of hfs-hint, or one that is written nearly so."""
+        if name.lower() in _MEANT:
+            return _MEANT[name.lower()]
+        from hfs.cli.hint import hint
+
+        groups = {f"hfs {group}": self.get_command(ctx, group) for group in self.list_commands(ctx)}
+        for program, group in (*groups.items(), ("hfs-hint", hint)):
+            if isinstance(group, click.Group) and name in group.commands:
+                return f"{program} {name}"
+        return super().meant(ctx, name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order in which people need them."""
@@ -74,14 +110,19 @@ class _Commands(CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """For `hfs --help`."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, text in _COMMANDS.items():
+            heading = _HEADINGS.get(name) or list(sections)[-1]
+            sections.setdefault(heading, []).append((name, text))
+        for heading, commands in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(commands)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(hfs.__version__, prog_name="hfs")
+@click.version_option(hfs.__version__, "-V", "--version", prog_name="hfs")
 def cli() -> None:
-    """Show a slow shared file system at local-disk speed.
+    """Show a slow shared file system, cached on a local disk.
 
     A daemon reads SOURCE once, in large pieces, keeps what it read on a local disk and serves every process of the
     machine from there, read-only and unchanged.

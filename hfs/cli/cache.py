@@ -16,7 +16,7 @@ from hfs.cli.cache_du import du
 from hfs.cli.cache_estimate import tell_estimates
 from hfs.cli.command import CommandGroup
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
-from hfs.cli.shared import MountTarget, complain, complete_mounts, control_option, sole_mount, targets_of
+from hfs.cli.shared import MountTarget, complain, complete_mounts, control_option, lines_of, sole_mount, targets_of
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.quantities import parse_duration, parse_size
 from hfs.mountd.wire.protocol import Progress, Result, Row, Rows
@@ -284,7 +284,8 @@ def _names(list_name: str, base: Sequence[str], end: bytes) -> Iterator[str]:
         raise ConfigError("with --files-from give at most one PATH, which its names are below")
     try:
         with click.open_file(list_name, "rb") as stream:
-            for name in stream.read().split(end):
+            text = stream.read()
+            for name in lines_of(text) if end == b"\n" else text.split(end):
                 if name:
                     yield os.path.join(*base, os.fsdecode(name))
     except OSError as error:
@@ -293,7 +294,7 @@ def _names(list_name: str, base: Sequence[str], end: bytes) -> Iterator[str]:
 
 def _some(paths: Sequence[str], control: str | None) -> Sequence[str]:
     """The paths given, or else the whole of the only mount."""
-    return paths if paths or control is not None else [sole_mount()]
+    return paths if paths or control is not None else [sole_mount("PATH")]
 
 
 def _inside(paths: Sequence[str]) -> list[bytes]:

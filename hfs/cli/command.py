@@ -1,11 +1,12 @@
-"""What all commands of `hfs` have in common: examples in their help, paths that the shell completes, and faults of the
-command line in one line with the way to the help.
+"""What all commands of `hfs` have in common: examples in their help, paths and words that the shell completes, faults
+of the command line in one line with what is meant or the way to the help, and the end after Ctrl-C.
 
 Knows nothing of what a command does. `hfs.cli.man` writes the same as man pages.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -39,6 +40,24 @@ class _Path(click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
 
 
+class _Words(click.types.StringParamType):
+    """One of a few words, taken as it is: the shell completes it, and whoever uses it judges it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's
+        param: click.Parameter,  # noqa: ARG002 - click's
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        """The words that begin so."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
+
+
 class WrongUsage(click.UsageError):
     """A fault of the command line, in one line."""
 
@@ -59,6 +78,16 @@ class WrongUsage(click.UsageError):
         click.echo(f"hfs: {message}; see {program}", file=file, err=True)
 
 
+class _NoCommand(WrongUsage):
+    """Of a group: its help, and the fault below it."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say both on stderr."""
+        assert self.ctx is not None
+        click.echo(f"{self.ctx.get_help()}\n", file=file, err=True)
+        super().show(file)
+
+
 class Command(click.Command):
     """A command with examples behind its options."""
 
@@ -69,12 +98,20 @@ class Command(click.Command):
         for parameter in self.params:
             if {parameter.metavar, parameter.name} & _PATHS and type(parameter.type) in _TEXTS:
                 parameter.type = _Path()
+            elif type(parameter.type) in _TEXTS and len(words := (parameter.metavar or "").split("|")) > 1:
+                parameter.type = _Words(words)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
-        """Run the command. Raises click's Exit where it was to print and cannot."""
+        """Run the command. Raises click's Exit where it was to print and cannot, and after Ctrl-C."""
         streams.begin(ctx.info_name)
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt as stopped:
+            from hfs.cli.exit_codes import FAILED
+            from hfs.cli.shared import complain
+
+            complain("interrupted" + (f": {stopped}" if stopped.args else ""))
+            raise click.exceptions.Exit(FAILED) from None
         except streams.CannotPrint as error:
             from hfs.cli.shared import complain
 
@@ -98,10 +135,31 @@ class Command(click.Command):
 _TEXTS = (click.types.StringParamType, click.types.UnprocessedParamType)
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, and what has become of the work, for people."""
+
+
 class CommandGroup(click.Group):
     """Turns every error of ours into its lines and its exit code, and a fault of the command line into one line."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's. Raises WrongUsage, which says what may be meant."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            meant = self.meant(ctx, name)
+            raise WrongUsage(f"no such command {name!r}" + (f" (did you mean {meant}?)" if meant else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def meant(self, ctx: click.Context, name: str) -> str | None:
+        """The command line that may be meant by a name that is no command."""
+        import difflib
+
+        near = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=1)
+        return f"{ctx.command_path} {near[0]}" if near else None
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002 - click's
         """The first sentence, whole."""
@@ -117,6 +175,8 @@ class CommandGroup(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. Raises click's Exit with the code of an HfsError, or where the daemon is not installed that
         the command needs."""
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -127,6 +187,13 @@ class CommandGroup(click.Group):
 
             complain_of(error)
             raise click.exceptions.Exit(code_of(error)) from None
+        except OSError as error:
+            if error.filename is None:
+                raise  # not of a path that was given
+            from hfs.cli.shared import complain
+
+            complain(f"{os.fsdecode(error.filename)}: cannot be used ({error.strerror}); give another")
+            raise click.exceptions.Exit(1) from None
         except ModuleNotFoundError as error:
             from hfs.cli.shared import complain
             from hfs.mounting import daemon_part
@@ -145,6 +212,23 @@ def first_sentence(command: click.Command) -> str:
 
 
 def _in_a_line(error: click.UsageError) -> click.UsageError:
-    if isinstance(error, WrongUsage | click.exceptions.NoArgsIsHelpError):
+    if isinstance(error, WrongUsage):
         return error
-    return WrongUsage(error.format_message(), error.ctx, error.exit_code)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return _NoCommand("give one of these commands", error.ctx)
+    return WrongUsage(said(error), error.ctx, error.exit_code)
+
+
+def said(error: click.UsageError) -> str:
+    """The message of click, which knows nothing of keys that have no option of their own."""
+    if (
+        isinstance(error, click.NoSuchOption)
+        and error.ctx
+        and any(one.name == "options" for one in error.ctx.command.params)
+    ):
+        from hfs.mountd.core.config import KEYS
+
+        name = error.option_name.lstrip("-")
+        if any(key.name == name for key in KEYS):
+            return f"no option {error.option_name}: give that key as -o {name}=VALUE"
+    return error.format_message()

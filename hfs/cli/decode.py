@@ -8,7 +8,8 @@ from typing import Literal
 import click
 
 from hfs.cli.command import Command
-from hfs.cli.encode import jobs_option, json_option, overwrite_option, refuse_existing, show, worked
+from hfs.cli.encode import GOES_ON, continue_option, jobs_option, json_option, overwrite_option, show, to_make
+from hfs.cli.reporting import under_bar
 from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
@@ -31,6 +32,7 @@ from hfs.mountd.core.config.quantities import parse_size
 )
 @jobs_option
 @overwrite_option
+@continue_option
 @json_option
 @click.pass_context
 def decode(
@@ -43,6 +45,7 @@ def decode(
     max_size: str | None,
     jobs: int,
     overwrite: bool,
+    goes_on: bool,
     as_json: bool,
 ) -> None:
     """Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST, .npz for those with labels.
@@ -60,14 +63,16 @@ def decode(
             if file.endswith(SUFFIX)
         )
     if not files:
-        raise ConfigError(f"{source}: no {SUFFIX} file lies below it")
+        raise ConfigError(f"{source}: no {SUFFIX} file lies below it; hfs encode makes them")
     outputs = [os.path.join(destination, os.path.splitext(os.path.relpath(file, root or "."))[0]) for file in files]
-    refuse_existing([f"{one}{suffix}" for one in outputs for suffix in (".npy", ".npz")], overwrite=overwrite)
-    pairs = list(zip(files, outputs, strict=True))
+    made = [[f"{one}{suffix}" for suffix in (".npy", ".npz")] for one in outputs]
+    pairs = to_make(list(zip(files, outputs, strict=True)), made, destination, overwrite=overwrite, goes_on=goes_on)
     wanted = WantedOutput(
         dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _size(max_size)
     )
-    show(ctx, "decoded", worked(len(files), in_processes(_one, pairs, (wanted,), jobs)), as_json=as_json)
+    work = in_processes(_one, pairs, (wanted,), jobs)
+    outcomes = under_bar(work, len(pairs), "files to decode", f"files are decoded{GOES_ON}")
+    show(ctx, "decoded", outcomes, as_json=as_json)
 
 
 def _one(pair: tuple[str, str], wanted: WantedOutput) -> Outcome:

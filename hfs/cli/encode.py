@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import click
 
-from hfs.cli import figures, render
+from hfs.cli import figures
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import FAILED, PARTLY
+from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
 from hfs.codecs.accuracy import Accuracy
 from hfs.codecs.converting import Outcome, encode_sample, in_processes
@@ -19,6 +21,8 @@ from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.base.printable import printable
+
+_Item = TypeVar("_Item")
 
 _SHOWN = 20
 """Faults that are shown of many."""
@@ -32,6 +36,11 @@ jobs_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="The sums as one JSON object.")
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files of DST that exist.")
+continue_option = click.option(
+    "--continue", "goes_on", is_flag=True, help="Leave files of DST that exist: the rest of what was interrupted."
+)
+GOES_ON = ", and stay; the same command with --continue goes on from there"
+"""What is said after Ctrl-C."""
 
 
 @click.command(cls=Command, examples=["hfs encode /lustre/cosmoflow /lustre/cosmoflow-encoded --jobs 16"])
@@ -40,7 +49,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files
 @click.option(
     "--codec",
     default="auto",
-    metavar="CODEC",
+    metavar="auto|cosmoflow|deepcam|plain",
     help="cosmoflow (counts, lossless), deepcam (float32 fields, lossy), plain, or auto: by the type of the values.",
 )
 @click.option("--data", "name", metavar="NAME", help="The array to encode. [default: the largest of a file]")
@@ -62,6 +71,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files
 )
 @jobs_option
 @overwrite_option
+@continue_option
 @json_option
 @click.pass_context
 def encode(
@@ -75,6 +85,7 @@ def encode(
     max_relative_error: float | None,
     jobs: int,
     overwrite: bool,
+    goes_on: bool,
     as_json: bool,
 ) -> None:
     """Encode the samples in SRC (HDF5, .npy, .npz, or a directory of such) into .hfsc files in DST.
@@ -85,37 +96,36 @@ def encode(
     if codec not in {"auto", *codecs()}:
         raise ConfigError(f"codec: {codec!r} is not known; there are auto, {', '.join(codecs())}")
     samples, faults = found(source, name, many)
-    refuse_existing([os.path.join(destination, one.output + SUFFIX) for one in samples], overwrite=overwrite)
+    outputs = [[os.path.join(destination, one.output + SUFFIX)] for one in samples]
+    samples = to_make(samples, outputs, destination, overwrite=overwrite, goes_on=goes_on)
     options = {"channels": channels, "max_relative_error": max_relative_error}
-    outcomes = worked(len(samples), in_processes(encode_sample, samples, (destination, codec, options), jobs))
+    work = in_processes(encode_sample, samples, (destination, codec, options), jobs)
+    outcomes = under_bar(work, len(samples), "samples to encode", f"samples are encoded{GOES_ON}")
     outcomes += [Outcome(path, fault=str(error)) for path, error in faults.items()]
     show(ctx, "encoded", outcomes, as_json=as_json)
 
 
-def refuse_existing(outputs: list[str], *, overwrite: bool) -> None:
-    """Raises ConfigError for two samples of one name, and for files that exist."""
-    if len(set(outputs)) < len(outputs):
-        double = next(one for one in outputs if outputs.count(one) > 1)
+def to_make(
+    items: Sequence[_Item], outputs: Sequence[Sequence[str]], destination: str, *, overwrite: bool, goes_on: bool
+) -> list[_Item]:
+    """The items whose files, of which each makes one, are to be made. Raises ConfigError for two of one name, for files
+    that exist, and where nothing can be written."""
+    names = [name for of_one in outputs for name in of_one]
+    if len(set(names)) < len(names):
+        double = next(one for one in names if names.count(one) > 1)
         raise ConfigError(f"{double} would be made twice: files of one name and several suffixes; convert them apart")
-    if not overwrite and (there := [one for one in outputs if os.path.exists(one)]):
-        raise ConfigError(f"{there[0]} exists" + f" (and {len(there) - 1} more)" * (len(there) > 1) + ": --overwrite?")
-
-
-def worked(count: int, work: Iterator[Outcome]) -> list[Outcome]:
-    """What came of the work, which is done under a progress bar."""
-    from rich import progress
-
-    outcomes: list[Outcome] = []
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
-    console = render.stderr()
-    with progress.Progress(
-        *columns, progress.TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("samples", total=count)
-        for outcome in work:
-            outcomes.append(outcome)
-            bar.advance(task)
-    return outcomes
+    place = os.path.abspath(destination)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"DST {destination}: {place} is no directory that you can write to; give another")
+    there = [next(filter(os.path.exists, of_one), None) for of_one in outputs]
+    if goes_on:
+        return [item for item, found in zip(items, there, strict=True) if found is None]
+    if not overwrite and (found := [one for one in there if one is not None]):
+        more = f" (and {len(found) - 1} more)" * (len(found) > 1)
+        raise ConfigError(f"{found[0]} exists{more}: --overwrite, or --continue to make only what is missing")
+    return list(items)
 
 
 def show(ctx: click.Context, done: str, outcomes: list[Outcome], *, as_json: bool) -> None:

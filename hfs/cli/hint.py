@@ -37,6 +37,10 @@ _Indices = npt.NDArray[np.int64]
 _ANSWER_S = 60.0
 """For the daemon to plan an order: seconds for a hundred million samples."""
 _POLL_S = 1.0
+_LOOKS = 10
+"""So often it is looked whether files can be had, where their staging is not waited for."""
+_ALL_BUT = 0.9999
+"""Of shares that are rounded."""
 _STUCK_S = 60.0
 """Without progress for so long, there is no room for the rest, or the source is silent."""
 
@@ -44,7 +48,7 @@ mount_option = click.option("--mount", metavar="DIR", help="The mount. Default: 
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(hfs.__version__, prog_name="hfs-hint")
+@click.version_option(hfs.__version__, "-V", "--version", prog_name="hfs-hint")
 def hint() -> None:
     """Tell the daemon of a mount in which order its files will be read.
 
@@ -224,7 +228,7 @@ def show(mount: str | None, as_json: bool, control: str | None) -> None:
 def _target(mount: str | None, control: str | None) -> MountTarget:
     if control is not None and mount is None:
         return targets_of([], control)[0]
-    (target,) = targets_of([mount or sole_mount()], control)
+    (target,) = targets_of([mount or sole_mount("--mount")], control)
     return target
 
 
@@ -273,21 +277,40 @@ def _follow(
 
 
 def _stay(target: MountTarget, learner: HintConnection, join: Join, *, until_staged: bool) -> int:
-    share, since = -1.0, time.monotonic()
+    share, since, is_told, looks = -1.0, time.monotonic(), False, 0
     while True:
         time.sleep(_POLL_S)
+        looks += 1
         if not learner.usable():
             raise DaemonSilent(learner.trouble or "the daemon is gone")
+        if not until_staged and (is_told or looks > _LOOKS):
+            continue
+        hints = target.client.status().get("hints") or {}
+        missing, files = _missing(hints, join)
+        if missing and not is_told:
+            is_told = True
+            names = f"names in a list are relative to {target.mountpoint}, and the daemon's log has one that failed"
+            complain(f"{missing:,} of {files:,} files cannot be had; {names}")
         if not until_staged:
             continue
-        now_share = _staged_share(target.client.status().get("hints") or {}, join)
+        now_share = _staged_share(hints, join)
         if now_share >= 1.0:
             return DONE
+        if missing and now_share + missing / files > _ALL_BUT:
+            return PARTLY if now_share else FAILED
         if now_share > share:
             share, since = now_share, time.monotonic()
         elif time.monotonic() - since > _STUCK_S:
             complain(f"{share:.1%} is staged, and for {_STUCK_S:g} s no more: no room in the cache, or a silent source")
             return PARTLY
+
+
+def _missing(hints: dict[str, Any], join: Join) -> tuple[int, int]:
+    """How many files of the layout could not be fetched up to now, and how many there are."""
+    for layout in hints.get("layouts") or []:
+        if layout.get("digest") == join.layout:
+            return int(layout.get("missing") or 0), max(1, int(layout.get("files") or 1))
+    return 0, 1
 
 
 def _staged_share(hints: dict[str, Any], join: Join) -> float:

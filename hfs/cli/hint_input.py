@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hfs.cli.shared import complain
+from hfs.cli.shared import complain, lines_of
 from hfs.layouts.files import OutsideRoot, relative_names
 from hfs.layouts.layout import Layout
 from hfs.mountd.base.errors import ConfigError
@@ -26,7 +26,7 @@ def read_order(path: str, samples: int) -> _Indices:
         with open(path, "rb") as file:
             found = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"--order {path}: {error.strerror}; give the .npy file of an order") from None
     except (ValueError, EOFError, MemoryError) as error:
         raise ConfigError(f"{path}: not a .npy file, or cut short ({error})") from None
     if found.ndim != 1 or not len(found):
@@ -54,8 +54,8 @@ def read_list(path: str) -> list[bytes]:
         with open(path, "rb") as file:
             text = file.read()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    lines = text.removesuffix(b"\n").split(b"\n")
+        raise ConfigError(f"--files {path}: {error.strerror}; give a file of names, one a line") from None
+    lines = lines_of(text)
     for number, line in enumerate(lines, 1):
         if not line.strip() or b"\0" in line:
             fault = "is empty" if not line.strip() else "has a zero byte"

@@ -48,8 +48,9 @@ def _options_of_formats(command: Callable[..., None]) -> Callable[..., None]:
         command = click.option(flag, option.name, multiple=option.multiple, help=f"{names}: {option.help}", **wanted)(
             command
         )
-    shown = f"One of auto, {', '.join(known)}. [default: auto]"
-    return click.option("--format", "format_name", default="auto", metavar="FORMAT", help=shown)(command)
+    names = "|".join(("auto", *known))
+    shown = "[default: auto]"
+    return click.option("--format", "format_name", default="auto", metavar=names, help=shown)(command)
 
 
 @layout.command(examples=["hfs layout build /data/train.lmdb -o train.layout"])
@@ -68,6 +69,8 @@ def build(
     """
     from hfs.layouts.registry import build as build_layout
 
+    if missing := [file for file in files if not os.path.lexists(file)]:
+        raise ConfigError(f"{missing[0]}: no such file; give the files of a data set")
     if root is None:
         mounts = [mountinfo.enclosing(mountinfo.canonical(file)) for file in files]
         mount = mounts[0]
@@ -89,7 +92,7 @@ def build(
 @json_option
 def show(file: str, as_json: bool) -> None:
     """Say what LAYOUT is of, how large it is, and where its first and last samples lie."""
-    found = Layout.load(file)
+    found = _loaded(file)
     kept = os.stat(file).st_size
     if as_json:
         ends = [{"sample": number, "extents": _extents(found, number)} for number in _ends(found.samples)]
@@ -127,7 +130,7 @@ def check(ctx: click.Context, /, file: str, root: str | None, as_json: bool) -> 
     """
     from hfs.layouts.check import faults
 
-    found = Layout.load(file)
+    found = _loaded(file)
     root = _root_of(found) if root is None else root
     wrong, looked = faults(found, root, _SPOT_CHECKS)
     if as_json:
@@ -138,7 +141,16 @@ def check(ctx: click.Context, /, file: str, root: str | None, as_json: bool) -> 
     if wrong:
         raise LayoutError(f"{file}: {len(wrong):,} faults: it does not belong to these files; build it again")
     of = f", {looked:,} of them looked at" if looked else ""
-    _say(f"{file}: right: {found.file_count:,} files as they were, {found.samples:,} samples{of}")
+    files = "1 file as it was" if found.file_count == 1 else f"{found.file_count:,} files as they were"
+    _say(f"{file}: right: {files}, {found.samples:,} samples{of}")
+
+
+def _loaded(file: str) -> Layout:
+    """Raises LayoutError."""
+    try:
+        return Layout.load(file)
+    except LayoutError as error:
+        raise LayoutError(f"{error}; hfs layout build makes one") from None
 
 
 def _summary(found: Layout) -> dict[str, object]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
 import click
 
-from hfs.cli.command import Command
+from hfs.cli.command import Command, Stopped
 from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.shared import complain, hold, target_of
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
-from hfs.mounting import joining, keeper, mounting, slurm_step, taking_away, view
+from hfs.mounting import joining, keeper, mountinfo, mounting, slurm_step, taking_away, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places
 
@@ -54,7 +54,7 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
     alone = config.foreground or config.peers != "none" or take_over or is_given(config.mountpoint)
     if job is not None and (not job or alone):
         raise ConfigError("job: an ID that is not empty, with a directory, without --foreground, --peers, --take-over")
-    with hold():
+    with hold(), _told_what_is_left(config):
         if take_over:
             _take_over(config, origins)
             return
@@ -89,6 +89,19 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
     # With --peers mpi this is what mpirun has started, and the daemon, its child, is the rank.
     code = "import sys; from hfs.cli.mount import tell_parts; tell_parts(sys.argv[1])"
     mounting.stay(config, origins, ["-c", code, config.mountpoint] if verbose else [], given)
+
+
+@contextlib.contextmanager
+def _told_what_is_left(config: Config) -> Iterator[None]:
+    """Ctrl-C may come before the mount is there, or just after it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        place = mountinfo.canonical(config.mountpoint)
+        mount = mountinfo.at(place)
+        if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
+            raise Stopped(f"{place} is mounted; hfs umount {place} ends that") from None
+        raise Stopped(f"nothing is mounted at {place}, what is staged stays; the same command goes on") from None
 
 
 def _take_over(config: Config, origins: dict[str, str]) -> None:

@@ -32,5 +32,5 @@ def refresh(ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, contro
         if as_json:
             click.echo(json.dumps({"mountpoint": target.mountpoint, "names": result.files, "failed": result.failed}))
     if not as_json:
-        click.echo(f"{files:,} names are looked up anew")
+        click.echo("1 name is looked up anew" if files == 1 else f"{files:,} names are looked up anew")
     ctx.exit(DONE if not failed else PARTLY if files else FAILED)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import click
 import msgspec
 
+from hfs.cli.command import Stopped
 from hfs.cli.shared import complain
 from hfs.mountd.base.printable import printable
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
@@ -26,10 +27,17 @@ if TYPE_CHECKING:
 _NAMED = 20
 """Failed paths named on a terminal; a wall of them hides the sum below it."""
 
+_GOES_ON = {
+    "warmed": ", and stay; the same command goes on from there",
+    "evicted": "; the same command goes on from there",
+}
+"""After Ctrl-C. Of others the same command begins anew."""
+
 _FIGURES = ("files", "bytes", "failed", "skipped", "files_total", "bytes_total")
 """Of a Progress, as JSON has them."""
 
 Shown = Callable[[bytes], str]
+_Item = TypeVar("_Item")
 
 
 class Reporter:
@@ -51,6 +59,11 @@ class Reporter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
+        if kind is KeyboardInterrupt:
+            from hfs.cli.figures import size
+
+            figures = f"{self.total.files:,} files, {size(self.total.bytes)}, are {self.done}"
+            raise Stopped(figures + _GOES_ON.get(self.done, "")) from None
 
     def news_for(self, shown: Shown, what: str = "") -> Callable[[Progress | Rows], None]:
         """What a client's `news` is to be; `shown` writes a path for people, and `what` is worked on."""
@@ -161,6 +174,9 @@ class BarReporter(Reporter):
     def __init__(self, done: str) -> None:
         super().__init__(done)
         self._named = 0
+        self._lacks_room = False
+        self._said: set[str] = set()
+        """Why paths failed."""
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -174,19 +190,24 @@ class BarReporter(Reporter):
             columns.TextColumn("{task.fields[files]}"),
             columns.BarColumn(),
             columns.DownloadColumn(),
-            columns.TransferSpeedColumn(),
+            columns.TextColumn("{task.fields[rate]}"),
             columns.TimeRemainingColumn(),
             columns.TextColumn("{task.fields[failed]}"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=None, files="", failed="")
+        self._task = self._bar.add_task("", total=None, files="", rate="", failed="")
         self._bar.start()
         return self
 
     def progress(self, faults: list[tuple[str, PathFault]]) -> None:
+        from hfs.cli.figures import size
+
         for path, fault in faults:
+            if self._lacks_room and fault.message in self._said:
+                continue  # as was said already: it does not fit
+            self._said.add(fault.message)
             self._named += 1
             if self._named <= _NAMED:
                 complain(f"{path}: {fault.message}")
@@ -198,10 +219,12 @@ class BarReporter(Reporter):
                 completed=total.bytes,
                 total=total.bytes_total,
                 files=f"{files}{'+' if total.walking else ''} files",
+                rate=f"{size(total.bytes / self.elapsed_s)}/s" if total.bytes and self.elapsed_s else "",
                 failed=f"{total.failed:,} failed" if total.failed else "",
             )
 
     def does_not_fit(self, what: str, room_bytes: int, free_bytes: int, *, is_all: bool) -> None:
+        self._lacks_room = True
         from hfs.cli.cache_estimate import wanted
         from hfs.cli.figures import size
 
@@ -215,8 +238,9 @@ class BarReporter(Reporter):
 
         self.leave()
         total = self.total
-        if total.failed > _NAMED:
-            complain(f"... and {total.failed - _NAMED:,} more")
+        named = min(self._named, _NAMED)
+        if total.failed > named:
+            complain(f"... and {total.failed - named:,} more")
         line = f"{self.done} {total.files:,} files, {size(total.bytes)}, in {duration(self.elapsed_s)}"
         if total.skipped:
             line += f"; {total.skipped:,} {'open, so they stay' if self.done == 'evicted' else 'staged already'}"
@@ -229,6 +253,32 @@ class BarReporter(Reporter):
     def leave(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def under_bar(work: Iterable[_Item], count: int, what: str, stopped: str) -> list[_Item]:
+    """What comes of `count` pieces of work, which are done under a bar; without a terminal a line says so first.
+    `stopped`: what is to be said of those that are done after Ctrl-C."""
+    from rich import progress as columns
+
+    from hfs.cli.render import stderr
+
+    console = stderr()
+    if not console.is_terminal:
+        complain(f"{count:,} {what}")
+    with columns.Progress(
+        *(columns.SpinnerColumn(), columns.TextColumn(what), columns.BarColumn(), columns.MofNCompleteColumn()),
+        *(columns.TimeElapsedColumn(), columns.TimeRemainingColumn()),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        found: list[_Item] = []
+        try:
+            for each in bar.track(work, total=count):
+                found.append(each)  # noqa: PERF402 - what is done by Ctrl-C is counted
+        except KeyboardInterrupt:
+            raise Stopped(f"{len(found):,} of {count:,} {stopped}") from None
+        return found
 
 
 class ListPrinter:

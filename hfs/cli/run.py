@@ -15,7 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from hfs.cli.command import Command
+from hfs.cli.command import Command, said
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
 from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
@@ -48,7 +48,7 @@ class _Run(Command):
         try:
             return super().make_context(*arguments, **extra)
         except click.UsageError as error:
-            raise _RunUsageError(error.format_message(), error.ctx) from None
+            raise _RunUsageError(said(error), error.ctx) from None
 
 
 @click.command(
@@ -60,7 +60,9 @@ class _Run(Command):
     ],
 )
 @click.option("--source", metavar="DIR", help="The directory to show.")
-@click.option("--at", "mountpoint", metavar="DIR", help="Where to show it. Default: at DIR itself, for COMMAND alone.")
+@click.option(
+    "--at", "mountpoint", metavar="DIR", help="Where to show it. Default: at the source itself, for COMMAND alone."
+)
 @mount_flags
 @click.option("--quiet", is_flag=True, help="No summary at the end.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -150,10 +152,12 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
         complain_of(error)
         return RUN_FAILED, False
     except (FileNotFoundError, NotADirectoryError) as error:
-        complain(f"{command[0]}: not found ({error.strerror})")
+        complain(f"{command[0]}: not found ({error.strerror}); give the path of a program, or one that is in PATH")
         return NOT_FOUND, False
     except OSError as error:
-        complain(f"{command[0]}: cannot be executed ({error.strerror})")
+        complain(
+            f"{command[0]}: cannot be executed ({error.strerror}); chmod +x, or give what runs it: python {command[0]}"
+        )
         return CANNOT_EXECUTE, False
     return SIGNALLED - code if code < 0 else code, True
 
@@ -211,7 +215,7 @@ def _unmount(use: UsedMount) -> None:
             complain_of(error)
             return
     if (why := use.wait_gone(mounting.DRAIN_S)) is not None:
-        complain(why)
+        complain(*why.split("\n"))
 
 
 def _is_mounted(mountpoint: str) -> bool:

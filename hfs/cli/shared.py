@@ -6,6 +6,7 @@ answer at once.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import signal
@@ -33,6 +34,14 @@ def complain(*lines: str) -> None:
 def complain_of(error: Exception) -> None:
     """Say the lines of an error of ours."""
     complain(*str(error).split("\n"))
+
+
+def lines_of(text: bytes) -> list[bytes]:
+    """The lines of a list of names, of one that was written on Windows too."""
+    text = text.removeprefix(codecs.BOM_UTF8)
+    if text.count(b"\r\n") == text.count(b"\n"):  # else what stands before some ends is part of names
+        text = text.replace(b"\r\n", b"\n")
+    return text.removesuffix(b"\n").split(b"\n")
 
 
 @contextlib.contextmanager
@@ -122,17 +131,21 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
     return list(found.values())
 
 
-def sole_mount() -> str:
-    """The mountpoint that a command means when none was given: the only one of ours, or of others where we have none.
-    Raises ConfigError if it is not alone."""
-    mounts = mountinfo.hfs_mounts()
-    found = [mount.mountpoint for mount in mounts if mount.owner_uid in {None, os.geteuid()}]
-    found = found or [mount.mountpoint for mount in mounts]
+def sole_mount(argument: str = "MOUNT") -> str:
+    """The mountpoint that a command means when none was given: the only one of ours; where we have none, of those that
+    others let us into, and root into all. Raises ConfigError if it is not alone; `argument` names it."""
+    mounts, uid = mountinfo.hfs_mounts(), os.geteuid()
+    found = [mount.mountpoint for mount in mounts if mount.owner_uid in {None, uid}]
     found += [given.name for given in given_mounts.served_mounts() if given.seen_at not in found]
+    found = found or [mount.mountpoint for mount in mounts if uid == 0 or mount.is_for_others]
     if len(found) == 1:
         return found[0]
     names = printable(", ".join(found))
-    raise ConfigError(f"no PATH, and {f'there are several mounts: {names}; name one' if found else 'no mount of hfs'}")
+    raise ConfigError(
+        f"no {argument}, and there are several mounts: {names}; name one"
+        if found
+        else f"no {argument}, and no mount of hfs that is yours; hfs mount makes one"
+    )
 
 
 def complete_mounts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -122,6 +122,7 @@ def _watch(client: Client, found: dict[str, Any]) -> None:
                 click.echo("\n".join([*screen(found), ""]))
                 time.sleep(_WATCH_S)
                 found = client.status()
+        return
     with contextlib.suppress(KeyboardInterrupt), Live(console=stdout(), auto_refresh=False) as live:
         while True:
             live.update(Text("\n".join(screen(found)), overflow="fold"), refresh=True)

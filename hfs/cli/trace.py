@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hfs.cli import CommandGroup
+from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.quantities import parse_duration, parse_size
@@ -81,15 +82,11 @@ def simulate(
     found = recorded(load(trace), chunk_bytes)
     inputs = inputs_of(found, _given(found.bytes / len(found.pieces), **given))
     whole_bytes = fits_bytes(found.pieces)
-    made = rows(
-        found,
-        inputs,
-        mount,
-        cache_sizes=[_size(text) for text in sizes] or [round(whole_bytes * part) for part in PARTS],
-        ways=ways or WAYS,
-        nodes=nodes or [1],
-        epochs=epochs,
-    )
+    cache_sizes = [_size(text) for text in sizes] or [round(whole_bytes * part) for part in PARTS]
+    wanted, counts = ways or WAYS, nodes or [1]
+    work = rows(found, inputs, mount, cache_sizes=cache_sizes, ways=wanted, nodes=counts, epochs=epochs)
+    count = len(cache_sizes) * len(wanted) * len(counts)
+    made = under_bar(work, count, "mounts to simulate", "mounts were simulated; nothing is kept of them")
     for note in found.notes:
         complain(note)
     best = recommended(made)

@@ -187,9 +187,7 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
             return address
         raise DaemonSilent(f"{mountpoint}: the mount of another user, who did not allow others") from None
     except OSError as error:
-        why = _why_refused(mountpoint) if error.errno == errno.EIO else ""
-        why = why or f"not a mount of hfs that answers ({error.strerror})"
-        raise DaemonSilent(f"{mountpoint}: {why}") from None
+        raise DaemonSilent(f"{mountpoint}: {_why_no_socket(mountpoint, error)}") from None
 
 
 def address_of(path: str, place: str) -> ControlAddress:
@@ -197,6 +195,16 @@ def address_of(path: str, place: str) -> ControlAddress:
     mount = mountinfo.enclosing(mountinfo.canonical(place))
     owner = None if mount is None or mount.owner_uid in {0, os.geteuid()} else mount.owner_uid
     return ControlAddress(path, place, owner)
+
+
+def _why_no_socket(path: str, error: OSError) -> str:
+    if error.errno == errno.EIO and (why := _why_refused(path)):
+        return why
+    if error.errno in {errno.ENODATA, errno.EOPNOTSUPP}:
+        return "not in a mount of hfs; hfs status lists the mounts"
+    if error.errno in {errno.ENOTCONN, errno.ECONNABORTED}:
+        return f"its daemon is dead ({error.strerror}); hfs mount there again, or hfs umount takes the mount away"
+    return f"not a mount of hfs that answers ({error.strerror}); hfs doctor says more"
 
 
 def _why_refused(path: str) -> str:

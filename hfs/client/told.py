@@ -53,9 +53,16 @@ class _Learner(TypedDict, total=False):
     epochs: list[_Epoch] | None
 
 
+class _Layout(TypedDict, total=False):
+    digest: str
+    files: int
+    missing: int
+
+
 class _Hints(TypedDict, total=False):
     learners: list[_Learner] | None
     past: list[_Learner] | None
+    layouts: list[_Layout] | None
 
 
 class _Read(TypedDict, total=False):

@@ -11,6 +11,7 @@ import io
 import itertools
 import multiprocessing
 import os
+import signal
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -110,6 +111,11 @@ def in_processes(
             yield work(item, *rest)
         return
     # Spawned: libraries for HDF5 keep locks and threads that a fork would tear apart.
-    with ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(items)),
+        multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C is for who waits for them
+    ) as pool:
         together = max(1, min(_MOST_TOGETHER, len(items) // (8 * jobs)))
         yield from pool.map(work, items, *map(itertools.repeat, rest), chunksize=together)

@@ -25,7 +25,6 @@ _SHARED = {
     *("panfs", "wekafs", "ocfs2", "gfs2", "virtiofs", "daos"),
 }
 _LAYERS = {"overlay", "aufs", "fuse.fuse-overlayfs"}
-_MEMORY = {"tmpfs", "ramfs"}
 _LEAST_FREE_BYTES = 1 << 30
 _LEAST_FREE_SHARE, _MOST_FREE_BYTES = 0.1, 10 * 10**9
 """What a mount without --cache-size leaves free: 10 % of the disk, at least 10 GB (mountd/cache/objects)."""
@@ -113,7 +112,7 @@ def _kind_refused(around: Surroundings, place: CachePlace) -> CheckResult | None
             f"cache {place.path}: on {mount.fstype}, a shared file system: no faster than SOURCE, and not made for it"
         )
         return fault(_NAME, text, _OTHER)
-    if mount.fstype in _MEMORY and around.cache_size_bytes is None:
+    if mount.fstype in mountinfo.IN_MEMORY and around.cache_size_bytes is None:
         return fault(
             _NAME, f"cache {place.path}: on {mount.fstype}, in memory", "say how much it may take: --cache-size"
         )
@@ -153,7 +152,7 @@ def _try_to_write(folder: str, limit_s: float) -> None:
 def _kind(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
     mount = _kind_of(around, place)
     kind = "unknown" if mount is None else mount.fstype
-    if kind in _MEMORY:
+    if kind in mountinfo.IN_MEMORY:
         text = f"cache {place.path}: on {kind}: what is staged takes memory from the job, and goes with a reboot"
         yield limit(_NAME, text, _OTHER)
     elif kind in _LAYERS:

@@ -43,10 +43,12 @@ def check(around: Surroundings) -> Iterator[CheckResult]:
 
 
 def _look(around: Surroundings, mount: Mount) -> CheckResult:
-    """What is wrong with a mount of another user is nothing that root has done."""
+    """What is wrong with a mount of another user is nothing that keeps ours from working."""
     found = _found(around, mount)
-    is_ours = around.uid != 0 or mount.owner_uid in {None, 0}
-    return found if is_ours or found.level is Level.GOOD else note(found.check, found.text, found.remedy)
+    is_ours = mount.owner_uid in {None, around.uid}
+    if is_ours or found.level in {Level.GOOD, Level.NOTE}:
+        return found
+    return note(found.check, found.text, f"that is for user {mount.owner_uid} or root to mend")
 
 
 def _found(around: Surroundings, mount: Mount) -> CheckResult:
@@ -98,16 +100,15 @@ def _answers(place: str, pid: int | None, status: dict[str, Any]) -> CheckResult
 
 def _refused(around: Surroundings, mount: Mount, error: OSError) -> CheckResult:
     place, owner = mount.mountpoint, mount.owner_uid
-    by = "" if owner in {None, around.uid} or around.uid == 0 else f" as user {owner} or root"
     if error.errno in taking_away.DEAD and not taking_away.has_keeper(mount):
         text = f"{place}: the daemon of this mount is dead, and nobody starts it again"
-        return fault("dead-mount", text, f"hfs umount {place}{by}, or hfs mount there again")
+        return fault("dead-mount", text, f"hfs umount {place}, or hfs mount there again")
     if isinstance(error, PermissionError):
         return note(_NAME, f"{place}: the mount of user {owner}, which user {around.uid} may not look at")
     kept = keeper.find(place) if error.errno == errno.EIO else None
     why = kept.why_refused if kept is not None else ""
     text = f"{place}: {why or error.strerror}"
-    return fault("refusing-mount", text, f"mend that and hfs mount --take-over, or hfs umount {place}{by}")
+    return fault("refusing-mount", text, f"mend that and hfs mount --take-over, or hfs umount {place}")
 
 
 def _without_mount() -> Iterator[CheckResult]:

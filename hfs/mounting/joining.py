@@ -47,7 +47,7 @@ class Running(NamedTuple):
         """Raises ConfigError where other options are wanted than it was made with."""
         wanted, made = json.loads(dump(config, dict(origins)))["config"], self.keeper.config
         faults = [
-            f"{key.name}: it has {made.get(key.field)!r}, and {wanted.get(key.field)!r} is asked for"
+            f"{key.name}: it has {key.written(made.get(key.field))}, and {key.written(wanted[key.field])} is asked for"
             for key in KEYS
             if key.field not in _OWN and made.get(key.field) != wanted.get(key.field)
         ]

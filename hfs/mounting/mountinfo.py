@@ -14,6 +14,8 @@ from typing import NamedTuple
 HFS_TYPE = "fuse.hfs"
 _PLAIN_TYPE = "fuse"
 """Of mounts that a container's runtime has made, whatever serves them."""
+IN_MEMORY = {"tmpfs", "ramfs"}
+"""Types of what is gone with the machine's power."""
 TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _DESCRIPTOR = re.compile("/dev/fd/[0-9]+(/|$)")
@@ -49,6 +51,11 @@ class Mount(NamedTuple):
         """Who mounted it, where the file system says so: FUSE does."""
         match = re.search(r"(?:^|,)user_id=([0-9]+)", self.super_options)
         return int(match[1]) if match else None
+
+    @property
+    def is_for_others(self) -> bool:
+        """Whether others than who mounted it may look into it."""
+        return "allow_other" in self.super_options.split(",")
 
 
 def _plain(text: str) -> str:

@@ -5,6 +5,7 @@ Reads /proc only: no path of a mount is touched, so a hung one cannot hang us.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.base.printable import printable
+from hfs.mounting import mountinfo
 
 _DELETED = " (deleted)"
 
@@ -54,6 +56,17 @@ def wait_daemons_gone(
         if not wait_gone(descriptor, max(0.0, deadline - time.monotonic())):
             why = "other mount namespaces still show it" if is_seen() else "its daemon still works on the cache"
             raise MountError(f"{place}: unmounted, but {why} after {limit_s:g} s")
+
+
+def seeing(device: str) -> list[User]:
+    """Processes in whose mount namespace a file system is mounted, as far as we may see them."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if any(mount.device == device for mount in mountinfo.mounts(entry)):
+                    found.append(User(int(entry), _name(entry), "sees it in a mount namespace of its own"))
+    return sorted(found)
 
 
 def users_of(mountpoint: str) -> list[User]:

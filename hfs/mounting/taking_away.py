@@ -61,7 +61,7 @@ def has_keeper(mount: Mount) -> bool:
 
 def as_owner(mount: Mount) -> str | None:
     """Who may look into it, as the configuration has users; None: we may, or are that one."""
-    return None if "allow_other" in mount.super_options.split(",") else owner_of(mount)
+    return None if mount.is_for_others else owner_of(mount)
 
 
 def owner_of(mount: Mount) -> str | None:

@@ -42,6 +42,7 @@ class UsedMount:
         self.held = held
         self.is_joined = is_joined
         """It was there before us, and others may read it."""
+        self._device = device
         self.keeper_pid = kept.pid
         self._kept = kept
         self._process = processes.open_pid(kept.pid)
@@ -97,7 +98,9 @@ class UsedMount:
             if processes.wait_gone(self._process, _SEEN_S):
                 return None
             if self._kept.is_seen():
-                return f"process {self.keeper_pid} goes on: other mount namespaces still show {self.mountpoint}"
+                lines = [f"  {user}" for user in processes.seeing(self._device) if user.pid != self.keeper_pid]
+                lines = lines or ["  (in another mount namespace, by no process that this user may see)"]
+                return "\n".join([f"{self.mountpoint}: goes on until these have ended, which still see it", *lines])
             if processes.wait_gone(self._process, limit_s):
                 return None
             return f"process {self.keeper_pid} still works on the cache {limit_s:g} s after the unmount"

@@ -5,7 +5,7 @@ which is worth having. Simulates nothing by itself: `policies.simulation` does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -172,17 +172,15 @@ def rows(
     ways: Sequence[str],
     nodes: Sequence[int],
     epochs: int,
-) -> list[Row]:
-    """Each combination."""
+) -> Iterator[Row]:
+    """Each combination, as it is simulated."""
     orders = later_epochs(found, epochs)
     readers = max(1, round(inputs.readers.value))
-    made = []
     for way in ways:
         for count in nodes:
             for size in cache_sizes:
                 one = replace(mount, cache_bytes=size, way=way, nodes=count, readers=readers)
-                made.append(Row(way, count, size, simulate(found.pieces, orders, one, inputs.rates)))
-    return made
+                yield Row(way, count, size, simulate(found.pieces, orders, one, inputs.rates))
 
 
 def recommended(made: Sequence[Row]) -> Row:

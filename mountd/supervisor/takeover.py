@@ -28,6 +28,13 @@ _FIXED = {
 """What was fixed when the mount was made, as people call it."""
 
 
+def _written(value: object) -> str:
+    """As one would write it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "nothing" if value is None else str(value)
+
+
 class TakeOverRefused(Exception):
     """It cannot be; the text says why. `code`: 2 for what was given wrongly."""
 
@@ -65,7 +72,7 @@ class TakeOver:
         except Malformed:
             raise TakeOverRefused("the request is not understood; the two releases are too far apart", 1) from None
         faults = [
-            f"{name}: the mount was made with {now!r}, and {then!r} is asked for"
+            f"{name}: the mount was made with {_written(now)}, and {_written(then)} is asked for"
             for key, name in _FIXED.items()
             if (now := before.given["config"].get(key)) != (then := config.get(key))
         ]

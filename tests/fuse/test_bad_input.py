@@ -183,7 +183,7 @@ def test_a_cache_that_another_daemon_owns(places: Places, hfs_mount: Callable[..
     hfs = hfs_mount(places["source"], "--ttl", "77", cache=places["cache"], at=tmp_path / "first")
     said = refused(places, USAGE)
     assert f"already served by the mount {hfs.path}, made with other options" in said
-    assert "ttl: it has 77.0, and 60.0 is asked for" in said
+    assert "ttl: it has 77, and 60 is asked for" in said
 
 
 def test_requests_that_no_client_of_ours_makes(places: Places, hfs_mount: Callable[..., Hfs]) -> None:

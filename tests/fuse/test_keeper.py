@@ -367,7 +367,7 @@ def test_what_a_take_over_cannot_change(source: Path, hfs_mount: HfsMount, tmp_p
     hfs = hfs_mount(source)
     done = take_over(hfs, *hfs.options, "-o", "allow-other=no")
     assert done.returncode == 2
-    assert "allow-other: the mount was made with True, and False is asked for" in done.stderr
+    assert "allow-other: the mount was made with on, and off is asked for" in done.stderr
     other = run(hfs_command(), "mount", "--take-over", source / "sub", hfs.path, "--cache", hfs.cache)
     assert other.returncode == 2
     assert "SOURCE: the mount was made with" in other.stderr

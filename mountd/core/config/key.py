@@ -16,7 +16,7 @@ from typing import Any, get_args
 from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
 from hfs.mountd.core.config.address import parse_address
 from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
-from hfs.mountd.core.config.source_user import resolve
+from hfs.mountd.core.config.source_user import resolve, shown
 
 KIB, MIB = 1024, 1024**2
 
@@ -72,7 +72,12 @@ class Key:
     def help(self) -> str:
         """The first sentence, without Markdown."""
         sentence = re.split(r"(?<=[.]) (?=[A-Z`0-9])", self.meaning)[0]
+        sentence = re.sub(r"see \[[^]]*\]\(([^)#]*)[^)]*\)", r"see docs/\1", sentence)
         return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", sentence).replace("`", "")
+
+    def written(self, value: Any) -> str:  # noqa: ANN401 - of any kind
+        """A value of the field as one would write it, for messages; where nothing is set, what is taken then."""
+        return (self.default if value is None else self.kind.show(value)).replace("`", "") or '""'
 
 
 def choice(literal: object) -> ValueKind:
@@ -149,7 +154,7 @@ CHUNK = ValueKind(_chunk, "a power of two from 64K to 64M", "SIZE", show_exactly
 RATE = ValueKind(_rate, "a size like 32M, to be read each second, or off", "SIZE", show_exactly)
 DURATION = ValueKind(parse_duration, "seconds, or like 500ms, 10m, 2h", "SECONDS", lambda value: f"{value:g}")
 IDENTITY = ValueKind(_identity, "16 hexadecimal digits, as hfs status shows them", "HEX")
-USER = ValueKind(resolve, "the name of a user, UID, or UID:GID of one that this machine does not know", "USER")
+USER = ValueKind(resolve, "the name of a user, UID, or UID:GID of one that this machine does not know", "USER", shown)
 NICE = ValueKind(parse_count, "", "N").within("a whole number from 0 to 19", 0, 19)
 ANSWER_THREADS = ValueKind(parse_count, "", "N").within("a whole number from 0 to 64", 0, 64)
 THREADS = ValueKind(parse_count, "", "N").within("a whole number from 1 to 1024", 1, 1024)

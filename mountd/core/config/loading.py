@@ -50,16 +50,14 @@ class ConfigFile(NamedTuple):
 
 
 def _unknown(key: str, value: object, origin: str) -> Fault:
-    return Fault(
-        key, f"no such key, with the value {shown(value)} ({origin}); {_nearest(key)}allowed: {', '.join(_BY_NAME)}"
-    )
+    return Fault(key, f"no such key, with the value {shown(value)} ({origin}); {_nearest(key)}hfs config lists all")
 
 
 def _nearest(key: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME, n=1)
-    return f"did you mean {near[0]}? " if near else ""
+    near = difflib.get_close_matches(key.lower().removeprefix("hfs_").replace("_", "-"), _BY_NAME)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 _JOB_ARRAYS = ("SLURM_ARRAY_JOB_ID", "PBS_ARRAY_ID", "PBS_ARRAYID", "LSB_JOBINDEX")

@@ -140,7 +140,7 @@ def test_files_that_exist_are_not_lost() -> None:
     assert hfs("encode", "a.npy", "out").exit_code == 0
     again = hfs("encode", "a.npy", "out")
     assert again.exit_code == 2
-    assert "out/a.hfsc exists: --overwrite?" in again.stderr
+    assert "out/a.hfsc exists: --overwrite, or --continue" in again.stderr
     assert hfs("encode", "a.npy", "out", "--overwrite").exit_code == 0
     np.savez("a.npz", x=volume())
     assert "would be made twice" in hfs("encode", ".", "out2").stderr

@@ -110,4 +110,4 @@ def test_check_finds_the_files_in_a_mount(tmp_path: Path, monkeypatch: pytest.Mo
     assert "say with --root where it is" in lost.stderr
     mount = mountinfo.Mount(1, "0:1", str(tmp_path / "elsewhere"), "ro", mountinfo.HFS_TYPE, "hfs")
     monkeypatch.setattr(mountinfo, "hfs_mounts", lambda: [mount])
-    assert hfs("check", "x.layout").stdout == "x.layout: right: 1 files as they were, 3 samples\n"
+    assert hfs("check", "x.layout").stdout == "x.layout: right: 1 file as it was, 3 samples\n"

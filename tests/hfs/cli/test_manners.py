@@ -64,7 +64,7 @@ def test_help_shows_them_uncoloured(name: str) -> None:
     ("arguments", "code", "line"),
     [
         (["--foo"], 2, "hfs: no such option '--foo'; see hfs --help"),
-        (["statu"], 2, "hfs: no such command 'statu'; see hfs --help"),
+        (["statu"], 2, "hfs: no such command 'statu' (did you mean hfs status?); see hfs --help"),
         (["refresh"], 2, "hfs: missing argument 'PATHS...'; see hfs refresh --help"),
         (["cache", "warm", "-j", "x"], 2, "hfs: invalid value for '-j' / '--jobs': 'x' is not a valid integer range;"),
         (["run", "--nope"], 125, "hfs: no such option '--nope'"),
@@ -84,7 +84,8 @@ def test_without_a_command_the_help_is_shown() -> None:
     for words in ([], ["cache"], ["debug"]):
         result = hfs(*words)
         assert result.exit_code == 2
-        assert "Commands:" in result.stderr
+        assert result.stderr.startswith("Usage: hfs ")
+        assert result.stderr.endswith(f"\nhfs: give one of these commands; see {' '.join(['hfs', *words])} --help\n")
 
 
 def test_the_table_of_exit_codes_is_the_one_of_the_page() -> None:
@@ -134,7 +135,9 @@ def test_man_refuses_what_cannot_be(tmp_path: Path) -> None:
         ("hfs", "hfs sta", "plain,status"),
         ("hfs", "hfs mount /so", "file,/so"),
         ("hfs", "hfs mount --cache /nv", "file,/nv"),
-        ("hfs", "hfs mount --io-mode pa", ""),
+        ("hfs", "hfs mount --io-mode pa", "plain,passthrough"),
+        ("hfs", "hfs layout build --format np", "plain,npy\nplain,npz"),
+        ("hfs", "hfs encode --codec co", "plain,cosmoflow"),
         ("hfs", "hfs cache warm /absent", "file,/absent"),
         ("hfs-hint", "hfs-hint replay tr", "file,tr"),
     ],

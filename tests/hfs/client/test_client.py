@@ -109,7 +109,7 @@ def test_a_request_too_long_is_told_before_anything_is_sent(tmp_path: Path) -> N
 
 
 def test_what_is_no_mount_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DaemonSilent, match="not a mount of hfs"):
+    with pytest.raises(DaemonSilent, match="not in a mount of hfs; hfs status lists"):
         find_socket(str(tmp_path))
 
     def hang(*_arguments: object, **_options: object) -> bytes:

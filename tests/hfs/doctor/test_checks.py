@@ -365,15 +365,19 @@ def test_how_a_mount_does_not_answer(
     monkeypatch.setattr(mounts.probe, "xattr", xattr)
     monkeypatch.setattr(mounts.keeper, "find", lambda _: None)
     monkeypatch.setattr(mounts.keeper, "ours", lambda: iter([]))
-    around = made_up(tmp_path, mounts="7 1 0:47 / /m ro - fuse.hfs hfs#/s ro,user_id=5", uid=1000)
-    told = found(mounts.check(around))
+    line = "7 1 0:47 / /m ro - fuse.hfs hfs#/s ro,user_id=5"
+    told = found(mounts.check(made_up(tmp_path, mounts=line, uid=1000)))
+    assert told[check][0] == "note", "what another user's mount does keeps none of ours from working"
+    assert "/m" in told[check][1]
+    assert "hfs umount" not in told[check][1]
+    told = found(mounts.check(made_up(tmp_path, mounts=line, uid=5)))
     assert list(told) == [check]
     assert told[check][0] == level
     assert "/m" in told[check][1]
     if check == "silent-mount":
         assert "/sys/fs/fuse/connections/47/abort" in told[check][1]
     if check == "dead-mount":
-        assert "hfs umount /m as user 5 or root" in told[check][1]
+        assert "hfs umount /m, or hfs mount there again" in told[check][1]
 
 
 @pytest.mark.parametrize(("renumbered", "told"), [(10, True), (3, False)])

@@ -204,7 +204,7 @@ def test_all_faults_together(tmp_path: Path) -> None:
         *("cache-sise", "ttl", "section", "HFS_EVICTION", "HFS_TTL", "-o", "colour", "log-level", "chunk"),
         *("mountpoint", "cache"),
     ]
-    assert "did you mean cache-size?" in lines[0]
+    assert "did you mean cache-size" in lines[0]
     assert str(file.path) in lines[0]
 
 

@@ -1,0 +1,245 @@
+"""What people are told: whose mounts are meant, what is meant by a word that is none, and what stays after Ctrl-C."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hfs.cli import cli, shared
+from hfs.cli import mount as mount_module
+from hfs.cli import status as status_module
+from hfs.cli.hint import hint
+from hfs.cli.shared import lines_of, sole_mount
+from hfs.codecs.converting import Outcome
+from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config import KEYS, Config
+from hfs.mounting import joining
+from hfs.mounting.mountinfo import parse
+from tests.hfs.cli.running import hfs
+from tests.hfs.daemon import FakeCommands
+
+ROOT = Path(__file__).parents[3]
+MINE = "2 1 0:2 / /mine ro - fuse.hfs hfs#/s ro,user_id={uid}"
+CLOSED = "3 1 0:3 / /closed ro - fuse.hfs hfs#/s ro,user_id=7"
+OPEN = "4 1 0:4 / /open ro - fuse.hfs hfs#/s ro,user_id=7,allow_other"
+
+
+def interrupt(*_arguments: object, **_options: object) -> None:
+    raise KeyboardInterrupt
+
+
+# -- whose mounts are meant -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uid", "mounts", "meant"),
+    [
+        (1000, [CLOSED, MINE, OPEN], "/mine"),
+        (1000, [CLOSED, OPEN], "/open"),
+        (1000, [CLOSED], "no MOUNT, and no mount of hfs that is yours"),
+        (1000, [MINE, MINE.replace("/mine", "/too")], "several mounts: /mine, /too; name one"),
+        (0, [CLOSED, MINE], "/mine"),
+        (0, [CLOSED, OPEN], "several mounts: /closed, /open; name one"),
+    ],
+)
+def test_the_only_mount_is_ones_own(uid: int, mounts: list[str], meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a node that others use too there is always another one."""
+    table = parse("\n".join(mounts).format(uid=uid))
+    monkeypatch.setattr(shared.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+    monkeypatch.setattr(shared.given_mounts, "served_mounts", list)
+    try:
+        said = sole_mount()
+    except ConfigError as error:
+        said = str(error)
+    assert meant in said
+
+
+def test_it_is_called_as_the_command_calls_it() -> None:
+    for program, words, name in (
+        (cli, ["why"], "no MOUNT"),
+        (cli, ["cache", "check"], "no PATH"),
+        (hint, ["show"], "no --mount"),
+    ):
+        assert name in CliRunner().invoke(program, words).stderr
+
+
+# -- words that are none ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("mont", "hfs mount"),
+        ("unmount", "hfs umount"),
+        ("hint", "hfs-hint"),
+        ("ls", "hfs status"),
+        ("list", "hfs status"),
+        ("warmup", "hfs cache warm"),
+        ("evict", "hfs cache evict"),
+        ("record", "hfs-hint record"),
+        ("prolog", "hfs slurm prolog"),
+    ],
+)
+def test_a_word_that_is_no_command(word: str, meant: str) -> None:
+    assert hfs(word).stderr == f"hfs: no such command {word!r} (did you mean {meant}?); see hfs --help\n"
+
+
+def test_words_that_mean_nothing_and_those_of_groups() -> None:
+    assert hfs("xyzzy").stderr == "hfs: no such command 'xyzzy'; see hfs --help\n"
+    assert "(did you mean hfs cache warm?); see hfs cache --help" in hfs("cache", "wram").stderr
+    assert "(did you mean hfs-hint replay?)" in CliRunner().invoke(hint, ["reply"], prog_name="hfs-hint").stderr
+    assert hfs("-V").output == hfs("--version").output
+
+
+def test_a_wrong_key_names_those_that_are_near() -> None:
+    said = hfs("config", "-o", "evction=lru,xyzzy=5").stderr.splitlines()
+    assert said[0].endswith("did you mean eviction? hfs config lists all")
+    assert said[1].endswith("(command line -o); hfs config lists all")
+    for command in ("mount", "run"):
+        assert "no option --scrub: give that key as -o scrub=VALUE" in hfs(command, "--scrub", "off").stderr
+
+
+def test_help_has_no_links_without_an_address() -> None:
+    for key in KEYS:
+        assert "](" not in key.help
+    assert "see docs/sharing.md" in next(key.help for key in KEYS if key.name == "cache")
+
+
+def test_no_color_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("hfs.cli.doctor"), "examine", lambda _around: [])
+    monkeypatch.setenv("HFS_CHUNK", "3M")  # so that there is a fault to be coloured
+    for setting, coloured in ({}, True), ({"NO_COLOR": "1"}, False):
+        done = CliRunner().invoke(cli, ["doctor", "--no-speed"], color=True, env=setting)
+        assert ("\x1b[" in done.stdout) == coloured
+
+
+def test_values_are_told_as_they_are_written() -> None:
+    config = Config(source="/s", mountpoint="/m", cache="/c", cache_size_bytes=2 << 30, immutable=True, ttl_s=5.0)
+    kept: Any = type(
+        "Kept", (), {"config": json.loads(joining.dump(Config(source="/s", mountpoint="/m", cache="/c"), {}))["config"]}
+    )
+    with pytest.raises(ConfigError) as caught:
+        joining.Running("/m", "0:5", kept, is_ending=False).check(config, {})
+    assert (
+        "cache-size: it has all but max(10 %, 10 GB) of the disk, and 2G is asked for; ttl: it has 60, and 5 is asked "
+        "for; immutable: it has off, and on is asked for"
+    ) in str(caught.value)
+
+
+def test_no_remedy_names_a_package_that_no_index_has() -> None:
+    """Whoever types it may get what somebody else has put there under that name."""
+    for folder in ("hfs", "mountd", "policies"):
+        for file in sorted(ROOT.joinpath(folder).rglob("*.py")):
+            assert "hfs-cache[" not in file.read_text(), file
+
+
+def test_paths_are_told_as_people_write_them() -> None:
+    """Not as b'...', which a path of a daemon is that goes into a text as it is."""
+    for file in sorted(ROOT.joinpath("mountd").rglob("*.py")):
+        assert "path!r}" not in file.read_text(), file
+
+
+# -- lists of names ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\r\nb\r\n", [b"a", b"b"]),
+        (b"\xef\xbb\xbfa\r\nb", [b"a", b"b"]),
+        (b"a\r\nb\n", [b"a\r", b"b"]),
+        (b"a", [b"a"]),
+    ],
+)
+def test_lists_that_were_written_on_windows(text: bytes, names: list[bytes]) -> None:
+    assert lines_of(text) == names
+
+
+def test_both_programs_read_them(daemon: FakeCommands, tmp_path: Path) -> None:
+    (tmp_path / "list").write_bytes(b"a\r\nd/b\r\n")
+    assert hfs("cache", "warm", "--files-from", tmp_path / "list", daemon.mountpoint).exit_code == 0
+    assert daemon.calls == [("warm", [b"a", b"d/b"], 0)]
+
+
+# -- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_says_what_stays(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hfs.cli import reporting
+
+    before = reporting.BarReporter.end_part
+
+    def end_part(*arguments: Any) -> None:
+        before(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reporting.BarReporter, "end_part", end_part)
+    done = hfs("cache", "warm", f"{daemon.mountpoint}/a")
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "hfs: interrupted: 1 files, 10 B, are warmed, and stay; the same command goes on from there\n"
+    )
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_mount_says_whether_it_is_there(is_there: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = tmp_path.resolve() / "m"
+    table = parse(f"2 1 0:2 / {place} ro - fuse.hfs hfs#/s ro") if is_there else []
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+    monkeypatch.setattr(mount_module, "without_stale", interrupt)
+    done = hfs("mount", "/s", place, "--cache", tmp_path / "c")
+    assert done.exit_code == 1
+    said = f"{place} is mounted; hfs umount" if is_there else f"nothing is mounted at {place}, what is staged stays"
+    assert done.stderr.startswith(f"hfs: interrupted: {said}")
+
+
+def test_encoding_goes_on_where_it_was_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for name in "abc":
+        np.save(f"in/{name}.npy", np.arange(8, dtype=np.float32).reshape(2, 2, 2))
+    module: Any = importlib.import_module("hfs.cli.encode")
+    work = module.in_processes
+
+    def ended(*arguments: Any) -> Iterator[Outcome]:
+        yield next(work(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "in_processes", ended)
+    done = hfs("encode", "in", "out", "--jobs", "1")
+    assert done.exit_code == 1
+    assert "interrupted: 1 of 3 samples are encoded, and stay; the same command with --continue goes on" in done.stderr
+    monkeypatch.setattr(module, "in_processes", work)
+    assert "--overwrite, or --continue to make only what is missing" in hfs("encode", "in", "out").stderr
+    done = hfs("encode", "in", "out", "--jobs", "1", "--continue")
+    assert (done.exit_code, "2 samples to encode" in done.stderr) == (0, True)
+    assert len(list(Path("out").iterdir())) == 3
+    assert hfs("decode", "out", "back", "--jobs", "1").exit_code == 0
+    Path("back/b.npy").unlink()
+    assert "1 files to decode" in hfs("decode", "out", "back", "--continue").stderr
+
+
+def test_a_target_that_cannot_be_made_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 2, 2), np.float32))
+    monkeypatch.setattr(importlib.import_module("hfs.cli.encode"), "in_processes", None)
+    done = hfs("encode", tmp_path / "a.npy", tmp_path / "a.npy" / "out")
+    assert (done.exit_code, "a.npy is no directory that you can write to; give another" in done.stderr) == (2, True)
+
+
+def test_other_commands_end_in_one_line(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module, "target_of", interrupt)
+    done = hfs("status", daemon.mountpoint)
+    assert (done.exit_code, done.stderr) == (1, "hfs: interrupted\n")
+
+
+def test_a_watch_in_a_pipe_ends_with_one_ctrl_c(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_module.time, "sleep", interrupt)
+    done = hfs("status", "--watch")
+    assert (done.exit_code, done.stdout) == (0, hfs("status", daemon.mountpoint).stdout + "\n")
