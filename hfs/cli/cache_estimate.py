@@ -48,11 +48,10 @@ def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
             figures = {"files": result.files, "bytes": result.bytes, "staged": result.skipped, "failed": result.failed}
             click.echo(json.dumps({"mountpoint": target.mountpoint, **figures, **result.detail}))
             continue
-        from hfs.cli.figures import duration, size
+        from hfs.cli.figures import count, duration, size
 
-        text = (
-            f"{target.mountpoint}: {result.files:,} files of {size(result.bytes)}, {result.skipped:,} of them staged; "
-        )
+        files = f"{count(result.files, 'file')} of {size(result.bytes)}"
+        text = f"{target.mountpoint}: {files}, {result.skipped:,} of them staged; "
         text += wanted(missing_bytes, room_bytes, free_bytes)
         seconds = result.detail.get("seconds")
         if missing_bytes and seconds is not None:

@@ -71,7 +71,7 @@ def decode(
         dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _size(max_size)
     )
     work = in_processes(_one, pairs, (wanted,), jobs)
-    outcomes = under_bar(work, len(pairs), "files to decode", f"files are decoded{GOES_ON}")
+    outcomes = under_bar(work, len(pairs), "file", "to decode", f"decoded{GOES_ON}")
     show(ctx, "decoded", outcomes, as_json=as_json)
 
 

@@ -39,7 +39,7 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files
 continue_option = click.option(
     "--continue", "goes_on", is_flag=True, help="Leave files of DST that exist: the rest of what was interrupted."
 )
-GOES_ON = ", and stay; the same command with --continue goes on from there"
+GOES_ON = ", which stay; the same command with --continue goes on from there"
 """What is said after Ctrl-C."""
 
 
@@ -100,7 +100,7 @@ def encode(
     samples = to_make(samples, outputs, destination, overwrite=overwrite, goes_on=goes_on)
     options = {"channels": channels, "max_relative_error": max_relative_error}
     work = in_processes(encode_sample, samples, (destination, codec, options), jobs)
-    outcomes = under_bar(work, len(samples), "samples to encode", f"samples are encoded{GOES_ON}")
+    outcomes = under_bar(work, len(samples), "sample", "to encode", f"encoded{GOES_ON}")
     outcomes += [Outcome(path, fault=str(error)) for path, error in faults.items()]
     show(ctx, "encoded", outcomes, as_json=as_json)
 
@@ -157,7 +157,8 @@ def _summary(done: str, outcomes: list[Outcome]) -> Iterator[str]:
         of = [one for one in outcomes if one.codec == codec]
         raw, encoded = (sum(one.raw_bytes for one in of), sum(one.encoded_bytes for one in of))
         ratio = f"{raw / encoded:.2f}x" if encoded else ""
-        yield f"{len(of):,} samples {done}, {codec}: {figures.size(raw)} raw, {figures.size(encoded)} encoded, {ratio}"
+        samples = figures.count(len(of), "sample")
+        yield f"{samples} {done}, {codec}: {figures.size(raw)} raw, {figures.size(encoded)} encoded, {ratio}"
         close = sum((one.accuracy for one in of if one.accuracy), Accuracy())
         if close.values:
             share, elsewhere = close.off / close.values, (close.off - close.near_zero_off) / close.values

@@ -10,15 +10,15 @@ from hfs.mountd.base.printable import printable
 _NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}
 
 
-def size(count: float) -> str:
+def size(number: float) -> str:
     """Bytes with three digits: 0 B, 999 B, 1.00 kB, 12.3 GB (powers of 1000, as disks are sold)."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 999.5 or unit == "TB":
+        if abs(number) < 999.5 or unit == "TB":
             break
-        count /= 1000
+        number /= 1000
     if unit == "B":
-        return f"{count:.0f} B"
-    return f"{count:.{max(0, 3 - len(str(int(abs(count)))))}f} {unit}"
+        return f"{number:.0f} B"
+    return f"{number:.{max(0, 3 - len(str(int(abs(number)))))}f} {unit}"
 
 
 def duration(seconds: float) -> str:
@@ -29,6 +29,11 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def count(number: int, noun: str) -> str:
+    """1 file, 2,000 files."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def figure(name: str, value: object) -> str:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import hfs
 from hfs.cli import CommandGroup, streams
 from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
+from hfs.cli.figures import count
 from hfs.cli.hint_input import read_list, read_order, within
 from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
 from hfs.client.control_socket import DaemonSilent
@@ -173,7 +174,7 @@ def record(
         ctx.exit(code or FAILED)
     trace = traced(reads, target.mountpoint, waits_of(target.client.status()) - before)
     trace.save(output)
-    click.echo(f"{output}: {trace.samples:,} reads of {trace.file_count:,} files", err=True)
+    click.echo(f"{output}: {count(trace.samples, 'read')} of {count(trace.file_count, 'file')}", err=True)
     ctx.exit(SIGNALLED - code if code < 0 else code or (PARTLY if lost else DONE))
 
 
@@ -268,7 +269,8 @@ def _follow(
         with hold():
             learner.send_order(epoch, order)
             learner.wait_answered(_ANSWER_S)
-            click.echo(f"{len(order):,} samples of epoch {epoch} are known to the daemon", err=True)
+            samples = f"{count(len(order), 'sample')} of epoch {epoch}"
+            click.echo(f"{samples} {'is' if len(order) == 1 else 'are'} known to the daemon", err=True)
             return _stay(target, learner, join, until_staged=until_staged)
     except KeyboardInterrupt:
         return DONE  # this is how it is ended

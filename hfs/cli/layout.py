@@ -84,7 +84,7 @@ def build(
         click.echo(json.dumps({"layout": os.path.abspath(output), **_summary(made)}))
         return
     of = os.fsdecode(made.files[0]) if made.file_count == 1 else f"{made.file_count:,} files"
-    _say(f"{output}: {made.samples:,} samples of {of} ({made.made_from})")
+    _say(f"{output}: {figures.count(made.samples, 'sample')} of {of} ({made.made_from})")
 
 
 @layout.command(examples=["hfs layout show train.layout"])
@@ -142,7 +142,7 @@ def check(ctx: click.Context, /, file: str, root: str | None, as_json: bool) -> 
         raise LayoutError(f"{file}: {len(wrong):,} faults: it does not belong to these files; build it again")
     of = f", {looked:,} of them looked at" if looked else ""
     files = "1 file as it was" if found.file_count == 1 else f"{found.file_count:,} files as they were"
-    _say(f"{file}: right: {files}, {found.samples:,} samples{of}")
+    _say(f"{file}: right: {files}, {figures.count(found.samples, 'sample')}{of}")
 
 
 def _loaded(file: str) -> Layout:

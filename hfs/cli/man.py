@@ -13,6 +13,7 @@ import click
 import hfs
 from hfs.cli.command import Command, first_sentence
 from hfs.cli.exit_codes import TABLE, Meaning
+from hfs.cli.figures import count
 from hfs.mountd.base.errors import ConfigError, MountError
 
 _COLUMNS = {"hfs doctor": "doctor", "hfs run": "run", "mount.fuse.hfs": "helper"}
@@ -43,7 +44,7 @@ def man(words: tuple[str, ...], directory: str | None) -> None:
         raise MountError(
             f"{error.filename or place}: cannot be written ({error.strerror}); give another --to"
         ) from None
-    click.echo(f"{place}: {len(pages)} pages")
+    click.echo(f"{place}: {count(len(pages), 'page')}")
 
 
 def file_name(name: str) -> str:

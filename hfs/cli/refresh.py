@@ -8,6 +8,7 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
+from hfs.cli.figures import count
 from hfs.cli.shared import complain, complete_mounts, control_option, targets_of
 
 
@@ -32,5 +33,5 @@ def refresh(ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, contro
         if as_json:
             click.echo(json.dumps({"mountpoint": target.mountpoint, "names": result.files, "failed": result.failed}))
     if not as_json:
-        click.echo("1 name is looked up anew" if files == 1 else f"{files:,} names are looked up anew")
+        click.echo(f"{count(files, 'name')} {'is' if files == 1 else 'are'} looked up anew")
     ctx.exit(DONE if not failed else PARTLY if files else FAILED)

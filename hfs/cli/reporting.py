@@ -28,7 +28,7 @@ _NAMED = 20
 """Failed paths named on a terminal; a wall of them hides the sum below it."""
 
 _GOES_ON = {
-    "warmed": ", and stay; the same command goes on from there",
+    "warmed": ", which stay staged; the same command goes on from there",
     "evicted": "; the same command goes on from there",
 }
 """After Ctrl-C. Of others the same command begins anew."""
@@ -60,9 +60,9 @@ class Reporter:
     ) -> None:
         self.leave()
         if kind is KeyboardInterrupt:
-            from hfs.cli.figures import size
+            from hfs.cli.figures import count, size
 
-            figures = f"{self.total.files:,} files, {size(self.total.bytes)}, are {self.done}"
+            figures = f"{count(self.total.files, 'file')}, {size(self.total.bytes)}, {self.done}"
             raise Stopped(figures + _GOES_ON.get(self.done, "")) from None
 
     def news_for(self, shown: Shown, what: str = "") -> Callable[[Progress | Rows], None]:
@@ -234,14 +234,14 @@ class BarReporter(Reporter):
             complain(f"{what}: needs more than {size(room_bytes)}, {size(free_bytes)} fit")
 
     def close(self) -> None:
-        from hfs.cli.figures import duration, size
+        from hfs.cli.figures import count, duration, size
 
         self.leave()
         total = self.total
         named = min(self._named, _NAMED)
         if total.failed > named:
             complain(f"... and {total.failed - named:,} more")
-        line = f"{self.done} {total.files:,} files, {size(total.bytes)}, in {duration(self.elapsed_s)}"
+        line = f"{self.done} {count(total.files, 'file')}, {size(total.bytes)}, in {duration(self.elapsed_s)}"
         if total.skipped:
             line += f"; {total.skipped:,} {'open, so they stay' if self.done == 'evicted' else 'staged already'}"
         if self.pinned_files is not None:
@@ -255,18 +255,19 @@ class BarReporter(Reporter):
             self._bar.stop()
 
 
-def under_bar(work: Iterable[_Item], count: int, what: str, stopped: str) -> list[_Item]:
-    """What comes of `count` pieces of work, which are done under a bar; without a terminal a line says so first.
+def under_bar(work: Iterable[_Item], number: int, what: str, to_do: str, stopped: str) -> list[_Item]:
+    """What comes of so many pieces of work, which are done under a bar; without a terminal a line says so first.
     `stopped`: what is to be said of those that are done after Ctrl-C."""
     from rich import progress as columns
 
+    from hfs.cli.figures import count
     from hfs.cli.render import stderr
 
     console = stderr()
     if not console.is_terminal:
-        complain(f"{count:,} {what}")
+        complain(f"{count(number, what)} {to_do}")
     with columns.Progress(
-        *(columns.SpinnerColumn(), columns.TextColumn(what), columns.BarColumn(), columns.MofNCompleteColumn()),
+        *(columns.SpinnerColumn(), columns.TextColumn(f"{what}s"), columns.BarColumn(), columns.MofNCompleteColumn()),
         *(columns.TimeElapsedColumn(), columns.TimeRemainingColumn()),
         console=console,
         transient=True,
@@ -274,10 +275,10 @@ def under_bar(work: Iterable[_Item], count: int, what: str, stopped: str) -> lis
     ) as bar:
         found: list[_Item] = []
         try:
-            for each in bar.track(work, total=count):
+            for each in bar.track(work, total=number):
                 found.append(each)  # noqa: PERF402 - what is done by Ctrl-C is counted
         except KeyboardInterrupt:
-            raise Stopped(f"{len(found):,} of {count:,} {stopped}") from None
+            raise Stopped(f"{len(found):,} of {count(number, what)} {stopped}") from None
         return found
 
 
@@ -309,4 +310,7 @@ class ListPrinter:
             click.echo(json.dumps(sums))
         else:
             pinned = f", {self._pinned:,} pinned" if self._pinned else ""
-            click.echo(f"{self._bytes:>15,} bytes staged of {self._files:,} files, {self._complete:,} complete{pinned}")
+            from hfs.cli.figures import count
+
+            of = count(self._files, "file")
+            click.echo(f"{self._bytes:>15,} bytes staged of {of}, {self._complete:,} complete{pinned}")

@@ -85,8 +85,8 @@ def simulate(
     cache_sizes = [_size(text) for text in sizes] or [round(whole_bytes * part) for part in PARTS]
     wanted, counts = ways or WAYS, nodes or [1]
     work = rows(found, inputs, mount, cache_sizes=cache_sizes, ways=wanted, nodes=counts, epochs=epochs)
-    count = len(cache_sizes) * len(wanted) * len(counts)
-    made = under_bar(work, count, "mounts to simulate", "mounts were simulated; nothing is kept of them")
+    number = len(cache_sizes) * len(wanted) * len(counts)
+    made = under_bar(work, number, "mount", "to simulate", "simulated; nothing is kept of them")
     for note in found.notes:
         complain(note)
     best = recommended(made)

@@ -41,7 +41,8 @@ def check(around: Surroundings) -> Iterator[CheckResult]:
             text = f"{cache}: its index is damaged ({why}): the next mount sets it aside, and stages anew"
             yield limit(_NAME, text, f"nothing need be done; to free the room now: rm -r {cache}")
     if caches and not damaged:
-        yield good(_NAME, f"{len(caches)} caches below {place.path}, none of them damaged to be seen from outside")
+        many = "1 cache" if len(caches) == 1 else f"{len(caches)} caches"
+        yield good(_NAME, f"{many} below {place.path}, no damage to be seen from outside")
 
 
 def _used(path: str) -> set[str]:

@@ -171,7 +171,7 @@ def test_a_dry_run_says_what_a_warm_would_read_and_reads_nothing(tmp_path: Path,
     assert "needs 300 kB, all of it fits" in must(*estimate, hfs.path / "large")
     assert hfs.source_bytes() == before
     must(hfs_command(), "cache", "warm", hfs.path / "large")
-    assert "1 files of 300 kB, 1 of them staged; nothing to read" in must(*estimate, hfs.path / "large")
+    assert "1 file of 300 kB, 1 of them staged; nothing to read" in must(*estimate, hfs.path / "large")
     absent = run(*estimate, hfs.path / "absent")
     assert absent.returncode == 3
     assert "absent: " in absent.stderr

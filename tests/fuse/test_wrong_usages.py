@@ -1,11 +1,11 @@
-"""The rows of tests/hfs/cli/test_wrong_usages.py that need a mount, on one that is there."""
+"""The rows of tests/support/wrong_usages.py that need a mount, on one that is there."""
 
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuse.harness import Hfs, hfs_command, run
-from tests.hfs.cli.test_wrong_usages import ROWS, look
+from tests.support.wrong_usages import ROWS, look
 
 
 def test_what_is_wrong_and_what_to_do(hfs_mount: Callable[..., Hfs], tmp_path: Path) -> None:

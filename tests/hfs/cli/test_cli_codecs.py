@@ -75,7 +75,7 @@ def test_fields_with_labels_and_their_accuracy() -> None:
         file["climate/labels_0"] = np.zeros((20, 96), np.int64)
     made = hfs("encode", "in", "out")
     assert made.exit_code == 0, made.output
-    assert "1 samples encoded, deepcam: " in made.stdout
+    assert "1 sample encoded, deepcam: " in made.stdout
     assert "off by more than 10 %: " in made.stdout
     data, label = EncodedDataset("out", WantedOutput(channels="first", dtype="float32"))[0]
     assert np.abs(data - fields()).max() < 100

@@ -78,9 +78,7 @@ def test_options_are_those_of_the_format() -> None:
     refused = hfs("build", "db/data.mdb", "--root", ".", "--format", "tar")
     assert (refused.exit_code, "not a tar file: " in refused.stderr) == (1, True)
     # What a directory is, its files say; a layout of all its files can be had by name.
-    assert (
-        hfs("build", "db", "--root", ".", "--format", "tree").stdout == "db.layout: 1 samples of db/data.mdb (tree)\n"
-    )
+    assert hfs("build", "db", "--root", ".", "--format", "tree").stdout == "db.layout: 1 sample of db/data.mdb (tree)\n"
     assert "hdf5, npz: A data set" in " ".join(hfs("build", "--help").stdout.split())
 
 
@@ -97,7 +95,7 @@ def test_files_of_a_tree_and_files_that_are_none(folder: Path) -> None:
     for command in ("show", "check"):
         result = hfs(command, "x.npy")
         assert (result.exit_code, result.stderr.startswith("hfs: x.npy: not a layout, or cut short")) == (1, True)
-    assert hfs("show", "none").stderr == "hfs: none: no such file\n"
+    assert hfs("show", "none").stderr == "hfs: none: no such file; hfs layout build makes one\n"
 
 
 def test_check_finds_the_files_in_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def test_a_warm_says_what_stays(daemon: FakeCommands, monkeypatch: pytest.Monkey
     done = hfs("cache", "warm", f"{daemon.mountpoint}/a")
     assert done.exit_code == 1
     assert done.stderr == (
-        "hfs: interrupted: 1 files, 10 B, are warmed, and stay; the same command goes on from there\n"
+        "hfs: interrupted: 1 file, 10 B, warmed, which stay staged; the same command goes on from there\n"
     )
 
 
@@ -215,7 +215,7 @@ def test_encoding_goes_on_where_it_was_ended(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(module, "in_processes", ended)
     done = hfs("encode", "in", "out", "--jobs", "1")
     assert done.exit_code == 1
-    assert "interrupted: 1 of 3 samples are encoded, and stay; the same command with --continue goes on" in done.stderr
+    assert "interrupted: 1 of 3 samples encoded, which stay; the same command with --continue goes on" in done.stderr
     monkeypatch.setattr(module, "in_processes", work)
     assert "--overwrite, or --continue to make only what is missing" in hfs("encode", "in", "out").stderr
     done = hfs("encode", "in", "out", "--jobs", "1", "--continue")
@@ -223,7 +223,7 @@ def test_encoding_goes_on_where_it_was_ended(monkeypatch: pytest.MonkeyPatch, tm
     assert len(list(Path("out").iterdir())) == 3
     assert hfs("decode", "out", "back", "--jobs", "1").exit_code == 0
     Path("back/b.npy").unlink()
-    assert "1 files to decode" in hfs("decode", "out", "back", "--continue").stderr
+    assert "1 file to decode" in hfs("decode", "out", "back", "--continue").stderr
 
 
 def test_a_target_that_cannot_be_made_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_check_finds_what_is_damaged(cache: Path) -> None:
     result = hfs("check", "--cache", cache)
     assert result.exit_code == 3
     assert result.stderr == "hfs: a: 1 of 1 chunks were damaged and are dropped\n"
-    assert "checked 1 files" in result.stdout
+    assert "checked 1 file," in result.stdout
     assert "1 failed" in result.stdout
     assert listed(cache, "a") in ({}, {"a": 0})
 
@@ -84,7 +84,7 @@ def test_evict(cache: Path) -> None:
     assert listed(cache) == {"a": 10}
     result = hfs("evict", "--cache", cache, "--all")
     assert result.exit_code == 0
-    assert result.stdout.startswith("evicted 1 files")
+    assert result.stdout.startswith("evicted 1 file,")
     assert listed(cache) == {}
 
 
