@@ -125,9 +125,6 @@ def all_holes(folder: Path) -> dict[str, list[int]]:
 def test_lseek_finds_the_holes_of_the_source(tmp_path: Path, sparse: Path, hfs_mount: HfsMount) -> None:
     expected = all_holes(sparse)
     assert len(set(expected["odd"])) > 8, "this file system tells of no holes"
-    stateless = hfs_mount(sparse, "--io-mode", "stateless", "--immutable")
-    assert all_holes(stateless.path) == expected
-    stateless.umount()
     hfs = hfs_mount(sparse)
     assert all_holes(hfs.path) == expected
     with (hfs.path / "odd").open("rb") as before:

@@ -64,8 +64,15 @@ def test_only_the_first_open_is_asked_for(source: Path, hfs_mount: HfsMount) -> 
     assert sum(status["reads"].values()) >= 81  # they did come to the daemon, without handles
 
 
-def test_a_large_file_at_random_and_mapped(source: Path, hfs_mount: HfsMount) -> None:
+def test_a_large_file_at_random_and_mapped_and_the_holes_of_one(source: Path, hfs_mount: HfsMount) -> None:
+    with (source / "hole").open("wb") as file:
+        file.seek(SIZE)
+        file.write(b"data")
+        file.flush()
+        first_data = os.lseek(file.fileno(), 0, os.SEEK_DATA)
     hfs = hfs_mount(source, *STATELESS)
+    with (hfs.path / "hole").open("rb") as file:
+        assert os.lseek(file.fileno(), 0, os.SEEK_DATA) == first_data > 0
     with open(hfs.path / "large", "rb", buffering=0) as file:
         for at in (SIZE - 1000, 5 * CHUNK - 3, 0, 17 * CHUNK, SIZE + 5):
             assert os.pread(file.fileno(), 2000, at) == pattern(100, at, min(2000, max(0, SIZE - at)))
