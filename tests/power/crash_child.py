@@ -22,6 +22,7 @@ from tests.support.faults import (
     CAPACITY_BYTES,
     CHUNK_BYTES,
     SHRINKS,
+    ZEROS,
     Operations,
     check_all,
     die,
@@ -63,6 +64,11 @@ async def work(staging: Cache, generation: int, *, may_fail: bool = False, first
         if seed == 2:
             await staging.committer.wait_committed()
     await staging.committer.wait_committed()
+    zeros = await staging.files.get(version_of(ZEROS + first, 3 * CHUNK_BYTES + 9, generation), b"zeros")
+    staging.files.pin(zeros)
+    put(staging, zeros, 2)
+    await staging.writer.put_holes(zeros, (0, 1, 3))
+    staging.files.unpin(zeros)
     # A file of which only a part is staged, twice: committed, and then more of it written without an end.
     part = await staging.files.get(version_of(first + 6, 1_000_000, generation), b"part")
     put(staging, part, 3)

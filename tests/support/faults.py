@@ -3,7 +3,7 @@
 `Operations` counts every disk call and every SQL statement of a cache and does something at the chosen one. `inline`
 runs thread work at once, so a run is the same every time. The inode of a test version is the seed of its contents
 (`contents`: tests/support/pattern.py, or from SHRINKS on what can be
-encoded). `healthy_staging` is a cache for tests; `verify`
+encoded, from ZEROS on zeros). `healthy_staging` is a cache for tests; `verify`
 opens one and checks all that must be true of it, whatever happened before.
 """
 
@@ -46,8 +46,14 @@ SHRINKS = 1 << 20
 """Seeds from here on are of contents that an encoder makes a quarter of. Those of `pattern` do not shrink."""
 
 
+ZEROS = 1 << 22
+"""And from here on of zeros alone."""
+
+
 def contents(seed: int, offset: int, size: int) -> bytes:
     """The bytes of the test file with this seed."""
+    if seed >= ZEROS:
+        return bytes(size)
     data = pattern(seed, offset, size)
     return (np.frombuffer(data, np.uint8) & 3).tobytes() if seed >= SHRINKS else data
 
