@@ -102,16 +102,10 @@ class Command(click.Command):
                 parameter.type = _Words(words)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
-        """Run the command. Raises click's Exit where it was to print and cannot, and after Ctrl-C."""
+        """Run the command. Raises click's Exit where it was to print and cannot."""
         streams.begin(ctx.info_name)
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as stopped:
-            from hfs.cli.exit_codes import FAILED
-            from hfs.cli.shared import complain
-
-            complain("interrupted" + (f": {stopped}" if stopped.args else ""))
-            raise click.exceptions.Exit(FAILED) from None
         except streams.CannotPrint as error:
             from hfs.cli.shared import complain
 
@@ -173,8 +167,8 @@ class CommandGroup(click.Group):
             raise _in_a_line(error) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. Raises click's Exit with the code of an HfsError, or where the daemon is not installed that
-        the command needs."""
+        """Run the command. Raises click's Exit with the code of an HfsError, after Ctrl-C, or where the daemon is not
+        installed that the command needs."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         try:
@@ -187,6 +181,11 @@ class CommandGroup(click.Group):
 
             complain_of(error)
             raise click.exceptions.Exit(code_of(error)) from None
+        except KeyboardInterrupt as stopped:
+            from hfs.cli.shared import complain
+
+            complain("interrupted" + (f": {stopped}" if stopped.args else ""))
+            raise click.exceptions.Exit(1) from None
         except OSError as error:
             if error.filename is None:
                 raise  # not of a path that was given

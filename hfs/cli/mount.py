@@ -101,7 +101,7 @@ def _told_what_is_left(config: Config) -> Iterator[None]:
         mount = mountinfo.at(place)
         if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
             raise Stopped(f"{place} is mounted; hfs umount {place} ends that") from None
-        raise Stopped(f"nothing is mounted at {place}, what is staged stays; the same command goes on") from None
+        raise Stopped(f"nothing is mounted at {place}; what is staged stays, and the same command mounts it") from None
 
 
 def _take_over(config: Config, origins: dict[str, str]) -> None:
@@ -151,7 +151,8 @@ def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
         except OSError as error:
             with contextlib.suppress(OSError, HfsError):
                 found.keeper.release_session() if job is None else found.keeper.release_job(job)
-            raise MountError(f"{config.mountpoint}: cannot be mounted on ({error.strerror})") from None
+            why = f"cannot be mounted on ({error.strerror}); choose another directory"
+            raise MountError(f"{config.mountpoint}: {why}") from None
         complain(f"{config.mountpoint}: served by the daemon of {config.source} that is there already")
         tell_what_is_missing(config, config.mountpoint)
         return True

@@ -93,7 +93,7 @@ def _run() -> int:
         complain_of(error)
         return FAILED
     except OSError as error:
-        complain(f"{error.filename or 'mount.fuse.hfs'}: {error.strerror}")
+        complain(f"{error.filename or 'mount.fuse.hfs'}: cannot be used ({error.strerror}); give another")
         return SYSTEM
     except (KeyboardInterrupt, click.Abort):
         return FAILED

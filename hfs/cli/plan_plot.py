@@ -83,4 +83,4 @@ def _save(figure: Any, file: str) -> None:  # noqa: ANN401 - matplotlib may be m
     try:
         figure.savefig(file, dpi=120)
     except OSError as error:
-        raise ConfigError(f"--plot {file}: cannot be written ({error.strerror})") from None
+        raise ConfigError(f"--plot {file}: cannot be written ({error.strerror}); give another FILE") from None

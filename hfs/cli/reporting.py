@@ -28,8 +28,8 @@ _NAMED = 20
 """Failed paths named on a terminal; a wall of them hides the sum below it."""
 
 _GOES_ON = {
-    "warmed": ", which stay staged; the same command goes on from there",
-    "evicted": "; the same command goes on from there",
+    "warmed": ("what is staged stays", "the same command goes on from there"),
+    "evicted": ("the same command goes on from there",),
 }
 """After Ctrl-C. Of others the same command begins anew."""
 
@@ -62,8 +62,9 @@ class Reporter:
         if kind is KeyboardInterrupt:
             from hfs.cli.figures import count, size
 
-            figures = f"{count(self.total.files, 'file')}, {size(self.total.bytes)}, {self.done}"
-            raise Stopped(figures + _GOES_ON.get(self.done, "")) from None
+            figures = f"at least {count(self.total.files, 'file')}, {size(self.total.bytes)}, {self.done}"
+            told = [figures] if self.total.files else []
+            raise Stopped("; ".join([*told, *_GOES_ON.get(self.done, ())])) from None
 
     def news_for(self, shown: Shown, what: str = "") -> Callable[[Progress | Rows], None]:
         """What a client's `news` is to be; `shown` writes a path for people, and `what` is worked on."""
@@ -174,7 +175,6 @@ class BarReporter(Reporter):
     def __init__(self, done: str) -> None:
         super().__init__(done)
         self._named = 0
-        self._lacks_room = False
         self._said: set[str] = set()
         """Why paths failed."""
         self._bar: Bar | None = None
@@ -205,8 +205,8 @@ class BarReporter(Reporter):
         from hfs.cli.figures import size
 
         for path, fault in faults:
-            if self._lacks_room and fault.message in self._said:
-                continue  # as was said already: it does not fit
+            if fault.of_cache and fault.message in self._said:
+                continue
             self._said.add(fault.message)
             self._named += 1
             if self._named <= _NAMED:
@@ -224,7 +224,6 @@ class BarReporter(Reporter):
             )
 
     def does_not_fit(self, what: str, room_bytes: int, free_bytes: int, *, is_all: bool) -> None:
-        self._lacks_room = True
         from hfs.cli.cache_estimate import wanted
         from hfs.cli.figures import size
 
@@ -278,7 +277,7 @@ def under_bar(work: Iterable[_Item], number: int, what: str, to_do: str, stopped
             for each in bar.track(work, total=number):
                 found.append(each)  # noqa: PERF402 - what is done by Ctrl-C is counted
         except KeyboardInterrupt:
-            raise Stopped(f"{len(found):,} of {count(number, what)} {stopped}") from None
+            raise Stopped(f"at least {len(found):,} of {count(number, what)} {stopped}") from None
         return found
 
 

@@ -105,7 +105,8 @@ def _see_that_it_is_ready(found: dict[str, Any]) -> None:
     try:
         probe.look(source, as_user, limit_s=_SOURCE_LIMIT_S)
     except OSError as error:
-        raise MountError(f"{found['mountpoint']}: SOURCE {source} cannot be read: {error.strerror}") from None
+        why = f"cannot be read: {error.strerror}; is its file system up?"
+        raise MountError(f"{found['mountpoint']}: SOURCE {source} {why}") from None
 
 
 def _watch(client: Client, found: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def write(path: str, arrays: Mapping[str, Integers]) -> None:
         with whole_file(path) as file:
             np.savez(file, **{"format": text(FORMAT), **arrays})  # type: ignore[arg-type] # allow_pickle may be any name
     except OSError as error:
-        raise LayoutError(f"{path}: cannot be written ({error.strerror})") from None
+        raise LayoutError(f"{path}: cannot be written ({error.strerror}); give another with -o") from None
 
 
 def mapped(path: str) -> dict[str, Integers]:

@@ -35,7 +35,7 @@ def build_tree(paths: Sequence[str], root: str, *, suffix: Sequence[str] = ()) -
             try:
                 found = os.stat(path)
             except OSError as error:
-                raise LayoutError(f"{path}: {error.strerror}") from None
+                raise LayoutError(f"{path}: cannot be read ({error.strerror}); give files that you can read") from None
             if not stat.S_ISREG(found.st_mode):
                 raise LayoutError(f"{path}: not a regular file; only trees of files have a layout (see --suffix)")
             files.append(path)
@@ -77,7 +77,7 @@ def _listed(path: str) -> tuple[list[str], list[str]]:
         with os.scandir(path) as entries:
             found = [(entry.name, entry.is_dir()) for entry in entries]
     except OSError as error:
-        raise LayoutError(f"{path}: {error.strerror}") from None
+        raise LayoutError(f"{path}: cannot be read ({error.strerror}); give files that you can read") from None
     found.sort()
     return [name for name, is_dir in found if is_dir], [name for name, is_dir in found if not is_dir]
 

@@ -61,7 +61,8 @@ class Running(NamedTuple):
         try:
             return self.keeper.hold(command, linger_s)
         except OSError as error:
-            raise MountError(f"{self.mountpoint}: the keeper of the mount does not answer: {error.strerror}") from None
+            why = f"the keeper of the mount does not answer: {error.strerror}; hfs doctor says more"
+            raise MountError(f"{self.mountpoint}: {why}") from None
 
 
 def running(config: Config) -> Running | None:

@@ -162,7 +162,7 @@ def _caches(cache_dir: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise MountError(f"the cache {cache_dir} cannot be used: {error.strerror}") from None
+        raise MountError(f"the cache {cache_dir} cannot be used: {error.strerror}; give another --cache") from None
 
 
 def _with(cache_dir: str, work: Callable[[Cache], Awaitable[None]], source: str | None = None) -> None:

@@ -100,7 +100,7 @@ class UsedMount:
             if self._kept.is_seen():
                 lines = [f"  {user}" for user in processes.seeing(self._device) if user.pid != self.keeper_pid]
                 lines = lines or ["  (in another mount namespace, by no process that this user may see)"]
-                return "\n".join([f"{self.mountpoint}: goes on until these have ended, which still see it", *lines])
+                return "\n".join([f"{self.mountpoint}: stays until these end, which still see it", *lines])
             if processes.wait_gone(self._process, limit_s):
                 return None
             return f"process {self.keeper_pid} still works on the cache {limit_s:g} s after the unmount"

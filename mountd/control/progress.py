@@ -53,7 +53,7 @@ class ProgressCounter:
         self.failed += 1
         if self._named < _MAX_FAULTS:
             self._named += 1
-            self._faults.append(PathFault(path, str(error)))
+            self._faults.append(PathFault(path, str(error), isinstance(error, StagingError)))
 
     def lost(self, files: int, size_bytes: int, why: str) -> None:
         """So many files that were done are so no longer; which, nobody knows."""

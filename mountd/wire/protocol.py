@@ -183,6 +183,8 @@ class PathFault(msgspec.Struct, frozen=True):
 
     path: bytes
     message: str
+    of_cache: bool = False
+    """The cache is the reason, such as a full one, and whichever path was next would have failed."""
 
 
 class Progress(Message, frozen=True):

@@ -1,9 +1,12 @@
 """What people are told: whose mounts are meant, what is meant by a word that is none, and what stays after Ctrl-C."""
 
+import contextlib
 import importlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,8 @@ from hfs.cli.shared import lines_of, sole_mount
 from hfs.codecs.converting import Outcome
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config import KEYS, Config
-from hfs.mounting import joining
+from hfs.mountd.wire.protocol import PathFault, Result
+from hfs.mounting import joining, mountinfo, processes
 from hfs.mounting.mountinfo import parse
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
@@ -184,7 +188,7 @@ def test_a_warm_says_what_stays(daemon: FakeCommands, monkeypatch: pytest.Monkey
     done = hfs("cache", "warm", f"{daemon.mountpoint}/a")
     assert done.exit_code == 1
     assert done.stderr == (
-        "hfs: interrupted: 1 file, 10 B, warmed, which stay staged; the same command goes on from there\n"
+        "hfs: interrupted: at least 1 file, 10 B, warmed; what is staged stays; the same command goes on from there\n"
     )
 
 
@@ -196,7 +200,7 @@ def test_a_mount_says_whether_it_is_there(is_there: bool, monkeypatch: pytest.Mo
     monkeypatch.setattr(mount_module, "without_stale", interrupt)
     done = hfs("mount", "/s", place, "--cache", tmp_path / "c")
     assert done.exit_code == 1
-    said = f"{place} is mounted; hfs umount" if is_there else f"nothing is mounted at {place}, what is staged stays"
+    said = f"{place} is mounted; hfs umount" if is_there else f"nothing is mounted at {place}; what is staged stays"
     assert done.stderr.startswith(f"hfs: interrupted: {said}")
 
 
@@ -215,7 +219,10 @@ def test_encoding_goes_on_where_it_was_ended(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(module, "in_processes", ended)
     done = hfs("encode", "in", "out", "--jobs", "1")
     assert done.exit_code == 1
-    assert "interrupted: 1 of 3 samples encoded, which stay; the same command with --continue goes on" in done.stderr
+    assert (
+        "interrupted: at least 1 of 3 samples encoded, which stay; the same command with --continue goes on"
+        in done.stderr
+    )
     monkeypatch.setattr(module, "in_processes", work)
     assert "--overwrite, or --continue to make only what is missing" in hfs("encode", "in", "out").stderr
     done = hfs("encode", "in", "out", "--jobs", "1", "--continue")
@@ -243,3 +250,66 @@ def test_a_watch_in_a_pipe_ends_with_one_ctrl_c(daemon: FakeCommands, monkeypatc
     monkeypatch.setattr(status_module.time, "sleep", interrupt)
     done = hfs("status", "--watch")
     assert (done.exit_code, done.stdout) == (0, hfs("status", daemon.mountpoint).stdout + "\n")
+
+
+# -- what failed ------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_cache_is_told_once_and_not_for_each_path(capsys: pytest.CaptureFixture[str]) -> None:
+    from hfs.cli.reporting import BarReporter
+
+    with BarReporter("warmed") as reporter:
+        full = [PathFault(b"f%d" % number, "cache-size reached", of_cache=True) for number in range(30)]
+        gone = [PathFault(b"g%d" % number, "no such file") for number in range(3)]
+        reporter.end_part(Result(files=5, failed=33, faults=[*full, *gone]), lambda path: path.decode())
+        reporter.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "hfs: f0: cache-size reached",
+        *(f"hfs: g{number}: no such file" for number in range(3)),
+        "hfs: ... and 29 more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("missing", "share", "waits", "code"),
+    [(3, 0.0, True, 1), (1, 0.6667, True, 3), (1, 0.6667, False, None)],
+)
+def test_files_of_a_hint_that_cannot_be_had(
+    missing: int,
+    share: float,
+    waits: bool,
+    code: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """At once, and not after a minute without progress."""
+    module: Any = importlib.import_module("hfs.cli.hint")
+    join: Any = SimpleNamespace(layout="d", job="j", rank=0, name="n")
+    learner = {"job": "j", "rank": 0, "name": "n", "staged_share": share}
+    hints = {"layouts": [{"digest": "d", "files": 3, "missing": missing}], "learners": [learner]}
+    target: Any = SimpleNamespace(mountpoint="/data", client=SimpleNamespace(status=lambda: {"hints": hints}))
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) > 20:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.time, "sleep", sleep)
+    connection: Any = SimpleNamespace(usable=lambda: True)
+    with contextlib.suppress(KeyboardInterrupt):
+        assert module._stay(target, connection, join, until_staged=waits) == code
+        assert len(looks) == 1
+    assert capsys.readouterr().err.count(f"{missing} of 3 files cannot be had; names in a list are relative to /d") == 1
+
+
+def test_a_child_that_still_sees_the_mount_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mounts(process: int | str = "self") -> list[mountinfo.Mount]:
+        if process != str(os.getpid()):
+            raise ProcessLookupError
+        return parse("2 1 0:99 / /data ro - fuse.hfs hfs#/s ro")
+
+    monkeypatch.setattr(processes.mountinfo, "mounts", mounts)
+    (user,) = processes.seeing("0:99")
+    assert str(user).startswith(f"process {os.getpid()} (")
+    assert processes.seeing("0:98") == []

@@ -97,7 +97,7 @@ def test_one_that_was_touched_is_verified_and_believed_again(tmp_path: Path, siz
 
 
 def test_of_a_changed_object_the_right_chunks_stay(tmp_path: Path, logs: Logs) -> None:
-    logs.expect("staged bytes of b'f' .* cannot be read: .*wrong checksum")
+    logs.expect("staged bytes of 'f' .* cannot be read: .*wrong checksum")
 
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:

@@ -69,7 +69,7 @@ def test_a_read_amid_a_chunk_has_no_other_verified(tmp_path: Path) -> None:
 
 
 def test_damage_that_is_found_ahead_reaches_nobody(tmp_path: Path, logs: Logs) -> None:
-    logs.expect("staged bytes of b'f' .* cannot be read: .*wrong checksum")
+    logs.expect("staged bytes of 'f' .* cannot be read: .*wrong checksum")
 
     async def main() -> None:
         path = await staged_before(tmp_path)
