@@ -69,13 +69,20 @@ def of_learner(situation: Situation, learner: Mapping[str, Any]) -> Situation:
 
 
 def _workers(hints: Mapping[str, Any]) -> dict[str, Any]:
-    """What learners have told of who loads for them: one that has started nobody does it itself."""
-    last = [_last_epoch(learner) or {} for learner in hints.get("learners") or hints.get("past") or []]
-    counts = [epoch["workers"] for epoch in last if epoch.get("workers") is not None]
-    if not counts or len(counts) < len(last):
-        return {}
-    cores = max(epoch.get("cores") or 1 for epoch in last)
-    return {"workers": sum(max(1, count) for count in counts), "loaders": len(counts), "cores": cores}
+    """What learners have told of who loads for them: a process that has started none does it itself. It may be several
+    learners, one after the other or at once."""
+    each: dict[Any, int] = {}
+    cores = 0
+    for learner in hints.get("learners") or hints.get("past") or []:
+        epoch = _last_epoch(learner)
+        if epoch is None:
+            continue
+        if epoch.get("workers") is None:
+            return {}
+        pid = learner.get("pid")
+        each[pid] = max(1, epoch["workers"], each.get(pid, 0))
+        cores = max(1, epoch.get("cores") or 0, cores)
+    return {"workers": sum(each.values()), "loaders": len(each), "cores": cores} if each else {}
 
 
 def _epochs(hints: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,9 +34,9 @@ class StagingStatistics:
     uncommitted_bytes: int
     """Written, not yet durable."""
     state: State
-    """ok; cleaning: what a crash has left is looked through, nothing is staged yet; resting: the disk failed and is
-    tried again later; full: the last chunk found no room; off: the index is damaged or the cache cannot be used,
-    nothing is staged."""
+    """ok; cleaning: what a crash has left is looked through, nothing is staged yet; resting: the disk failed when last
+    written to, and is tried again later; full: the last chunk found no room; off: the index is damaged or the cache
+    cannot be used, nothing is staged."""
     last_error: str | None
     full_because: str | None
     """Which limit leaves no room, while the state is full."""
@@ -60,7 +60,7 @@ def statistics_of(
     state: State = "ok"
     if context.health.off:
         state = "off"
-    elif context.health.resting:
+    elif context.health.failing:
         state = "resting"
     elif not is_ready:
         state = "cleaning"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hfs.policies.diagnosis.situation import Situation
+from hfs.policies.diagnosis.situation import MOMENT_S, Situation
 
 WORTH = 0.05
 """Share of the time below which nothing is wrong: epochs of the same job differ by more."""
@@ -104,8 +104,10 @@ def _source_share(s: Situation) -> float:
 
 def _loop_share(s: Situation) -> float:
     """Share of the time in which its event loop computes, or is ready to and has no core. The threads of the data plane
-    are as many as there are cores: they may compute all the time while nothing queues."""
-    return (s.minute_loop_s + s.minute_core_wait_s) / s.seconds if s.seconds > 0 else 0.0
+    are as many as there are cores: they may compute all the time while nothing queues. A daemon that begins is busy for
+    a moment."""
+    busy_s = s.minute_loop_s + s.minute_core_wait_s
+    return busy_s / s.seconds if s.seconds > 0 and busy_s >= MOMENT_S else 0.0
 
 
 def _source_fails(s: Situation) -> Finding | None:
@@ -131,7 +133,7 @@ def _disk(s: Situation) -> Finding | None:
             "cache-disk",
             max(_source_share(s), WORTH),
             "the cache disk is not written to: "
-            + ("it failed" if s.disk_state == "resting" else "the cache cannot be used"),
+            + ("the last try failed" if s.disk_state == "resting" else "the cache cannot be used"),
             s.disk_error or f"state {s.disk_state}",
             "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOMENT_S = 2.0
-"""Who has waited less than this in a minute has no reason to change anything; a job's first reads always wait."""
+"""Who has waited less than this in a minute has no reason to change anything; a job's first reads always wait, and a
+daemon that begins computes."""
 
 
 @dataclass(frozen=True, slots=True)

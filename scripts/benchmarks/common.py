@@ -211,7 +211,7 @@ class Mount:
     """One mount of hfs, made with the command people use."""
 
     def __init__(self, source: Path, path: Path, cache: Path, options: Sequence[str] = ()) -> None:
-        self.source, self.path, self.cache = source, path, cache
+        self.source, self.path, self.cache, self.options = source, path, cache, options
         run(HFS, "mount", source, path, "--cache", cache, *options)
         self.pid: int = self.status()["pid"]
 

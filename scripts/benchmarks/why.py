@@ -1,23 +1,27 @@
 """`scripts/bench why`: situations that are staged with real mounts and readers, and what `hfs why` says of each.
 
     no-hint, random-order, cache-size, links, source, workers, handles, cache-disk, daemon-cpu, another-job
-    healthy    everything is here: "nothing"
+    larger-data, unfitting-warm, dead-source
+    crash, enough-workers, no-program, healthy, first-epoch    where nothing is to be changed
 
-Sources lie on a simulated file system of which each operation takes 10 to 20 ms (slowfs, preset busy).
+Mounts have the options that they have by default, but for --cache-size where the cache is to be too small. Sources lie
+on a simulated file system of which each operation takes 10 to 20 ms (slowfs, preset busy).
 """
 
 import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from scripts.benchmarks import data
-from scripts.benchmarks.common import HFS, BenchError, Mount, Work, run, slowfs
+from scripts.benchmarks.common import COMMAND_LIMIT_S, HFS, BenchError, Mount, Work, run, slowfs, wait_gone
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, at_least, median_row
 
@@ -30,6 +34,8 @@ LARGE, LARGE_BYTES = 4, 256 << 20
 _OBSERVED_S = 15.0
 """The last minute need not be a whole one."""
 _QUICK_S = 6.0
+_CRASHED_S = 3.0
+"""Until the next daemon answers, and a second more."""
 
 
 class Readers:
@@ -132,11 +138,11 @@ def _folder(work: Work, name: str, count: int, size: int) -> Path:
     return data.stamped(work.data / f"why-{name}-{count}", {"count": count, "bytes": size}, make)
 
 
-# -- situations: each gives the mount that is asked about --------------------------------------------------------------
+# -- situations --------------------------------------------------------------------------------------------------------
 
 
 def no_hint(stage: Stage) -> Mount:
-    mount = stage.mount(stage.small(), "-o", "siblings=0")
+    mount = stage.mount(stage.small())
     stage.read("files", mount.path, 6)
     return mount
 
@@ -149,7 +155,7 @@ def random_order(stage: Stage) -> Mount:
 
 def cache_size(stage: Stage) -> Mount:
     source = stage.small()
-    mount = stage.mount(source, "--cache-size", str(SMALL * SMALL_BYTES // 8), "-o", "eviction=lru")
+    mount = stage.mount(source, "--cache-size", str(SMALL * SMALL_BYTES // 8))
     stage.read("files", mount.path, 2)
     return mount
 
@@ -200,9 +206,9 @@ def cache_disk(stage: Stage) -> Mount:
 
 
 def daemon_cpu(stage: Stage) -> Mount:
-    folder = _folder(stage.work, "few", 200, SMALL_BYTES)
-    mount = stage.mount(folder, "-o", "ttl=0")
-    stage.read("stats", mount.path, 4)
+    """Names that are not there are looked up by Python."""
+    mount = stage.mount(_folder(stage.work, "few", 200, SMALL_BYTES))
+    stage.read("absent", mount.path, 6)
     return mount
 
 
@@ -217,6 +223,71 @@ def another_job(stage: Stage) -> Mount:
     return mount
 
 
+def larger_data(stage: Stage) -> Mount:
+    """Large files, from the first byte to the last, in a cache of a quarter of them."""
+    mount = stage.mount(stage.large(), "--cache-size", str(LARGE * LARGE_BYTES // 4))
+    stage.read("whole", mount.path, 2)
+    return mount
+
+
+def unfitting_warm(stage: Stage) -> Mount:
+    mount = stage.mount(stage.small(), "--cache-size", str(SMALL * SMALL_BYTES // 4))
+    if subprocess.run([HFS, "cache", "warm", mount.path], capture_output=True, check=False).returncode != 3:
+        raise BenchError("the data was to be larger than the cache")
+    stage.read("files", mount.path, 2)
+    return mount
+
+
+def dead_source(stage: Stage) -> Mount:
+    source = stage.stack.enter_context(slowfs(stage.work, _small(stage.work), PRESET))
+    mount = stage.mount(source.path)
+    (mount.path / "0").read_bytes()
+    os.kill(source.pid, signal.SIGKILL)
+    wait_gone(source.pid, 20)
+    with contextlib.suppress(OSError):
+        (mount.path / str(SMALL - 1)).read_bytes()
+    return mount
+
+
+def crash(stage: Stage) -> list[str]:
+    """The second after it."""
+    mount = stage.mount(stage.small())
+    stage.read("files", mount.path, 2)
+    stage.wait()
+    os.kill(mount.pid, signal.SIGKILL)
+    said: list[str] = []
+    until_s = time.monotonic() + _CRASHED_S
+    while time.monotonic() < until_s:
+        with contextlib.suppress(BenchError):
+            said += _causes(mount)
+    mount.pid = mount.status()["pid"]
+    return list(dict.fromkeys(said))
+
+
+def enough_workers(stage: Stage) -> Mount:
+    mount = stage.mount(_folder(stage.work, "few", 200, SMALL_BYTES))
+    run(HFS, "cache", "warm", mount.path)
+    stage.read("processes", mount.path, 1)
+    return mount
+
+
+def no_program(stage: Stage) -> list[str]:
+    """In a mount that has much to tell of others."""
+    mount = cache_size(stage)
+    stage.wait()
+    command = [HFS, "run", "--source", mount.source, "--cache", mount.cache, *mount.options, "--", "/no/such/program"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False)
+    if done.returncode != 127:
+        raise BenchError(f"hfs run ended with {done.returncode}: {done.stderr}")
+    return done.stderr.splitlines()[1:]
+
+
+def first_epoch(stage: Stage) -> Mount:
+    mount = stage.mount(stage.small())
+    stage.read("files", mount.path, 2)
+    return mount
+
+
 def healthy(stage: Stage) -> Mount:
     mount = stage.mount(_small(stage.work))
     run(HFS, "cache", "warm", mount.path)
@@ -224,7 +295,10 @@ def healthy(stage: Stage) -> Mount:
     return mount
 
 
-SITUATIONS: dict[str, tuple[str, Callable[[Stage], Mount], str]] = {
+Situation: TypeAlias = Callable[[Stage], Mount | list[str]]
+"""Gives the mount that is asked about, or what was said."""
+
+SITUATIONS: dict[str, tuple[str, Situation, str]] = {
     "no-hint": ("no hint with many workers", no_hint, "no-hint"),
     "random-order": ("random order over large files", random_order, "random-order"),
     "cache-size": ("a cache that is too small", cache_size, "cache-size"),
@@ -235,17 +309,29 @@ SITUATIONS: dict[str, tuple[str, Callable[[Stage], Mount], str]] = {
     "cache-disk": ("a cache disk that rests", cache_disk, "cache-disk"),
     "daemon-cpu": ("the daemon's CPU", daemon_cpu, "daemon-cpu"),
     "another-job": ("another job", another_job, "another-job"),
-    "healthy": ("all is well", healthy, "nothing"),
+    "larger-data": ("data larger than the cache", larger_data, "cache-size"),
+    "unfitting-warm": ("a warm that did not fit", unfitting_warm, "cache-size"),
+    "dead-source": ("a source that has died", dead_source, "source-errors"),
+    "crash": ("the second after a crash", crash, "nothing"),
+    "enough-workers": ("as many workers as cores", enough_workers, "nothing"),
+    "no-program": ("hfs run of no program, in the mount of others", no_program, "nothing"),
+    "healthy": ("all is well: a warmed mount", healthy, "nothing"),
+    "first-epoch": ("all is well: a first epoch, two readers", first_epoch, "nothing"),
 }
 
 
-def _said(work: Work, options: Options, situation: Callable[[Stage], Mount]) -> list[str]:
+def _said(work: Work, options: Options, situation: Situation) -> list[str]:
     with contextlib.ExitStack() as stack:
         stage = Stage(work, options, stack)
-        mount = situation(stage)
+        found = situation(stage)
+        if isinstance(found, list):
+            return found or ["nothing"]
         stage.wait()
-        causes = json.loads(run(HFS, "why", mount.path, "--json"))["causes"]
-    return [cause["name"] for cause in causes] or ["nothing"]
+        return _causes(found) or ["nothing"]
+
+
+def _causes(mount: Mount) -> list[str]:
+    return [cause["name"] for cause in json.loads(run(HFS, "why", mount.path, "--json"))["causes"]]
 
 
 def _row(name: str, right: str, said: Sequence[str], command: str) -> Row:

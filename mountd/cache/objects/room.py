@@ -152,6 +152,11 @@ class Health:
         """True while nothing is to be written."""
         return self._off or (self._rest_s > 0 and trio.current_time() < self._until)
 
+    @property
+    def failing(self) -> bool:
+        """The last try has failed: the pause after it lasts, or nothing was to be written since."""
+        return self._rest_s > 0
+
     def failed(self, error: BaseException, what: str) -> None:
         """The disk or the index refused; counts it, rests and warns at most once a minute."""
         self._metrics.add("staging_errors")

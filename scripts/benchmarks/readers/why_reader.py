@@ -2,9 +2,11 @@
 
 why_reader.py files FOLDER SEED          files whole, in random order
 why_reader.py extents FOLDER SEED        256 KiB at a time at random places of the files
-why_reader.py stats FOLDER SEED          opens, looks at the size, closes
+why_reader.py whole FOLDER SEED          files from the first byte to the last, one after the other
+why_reader.py absent FOLDER SEED         looks for names that are not there
 why_reader.py held FOLDER SEED           opens all, and keeps them open
 why_reader.py decode FOLDER SEED         hinted, timed; computes for 20 ms after each file as a decoder would
+why_reader.py processes FOLDER SEED      the same in as many processes as there are cores
 """
 
 import os
@@ -12,8 +14,10 @@ import random
 import select
 import sys
 import time
+from collections.abc import Callable, Iterator
 
 EXTENT = 256 << 10
+PIECE = 1 << 20
 DECODE_S = 0.02
 
 
@@ -48,12 +52,21 @@ def extents(folder: str, order: random.Random) -> int:
     return total
 
 
-def stats(folder: str, order: random.Random) -> int:
-    names = names_of(folder, order)
+def whole(folder: str, order: random.Random) -> int:
+    total = 0
     while not told_to_end():
-        with open(order.choice(names), "rb", buffering=0) as file:
-            os.fstat(file.fileno())
-    return 0
+        for name in sorted(names_of(folder, order)):
+            with open(name, "rb", buffering=0) as file:
+                while not told_to_end() and (data := file.read(PIECE)):
+                    total += len(data)
+    return total
+
+
+def absent(folder: str, order: random.Random) -> int:
+    total = 0
+    while not told_to_end():
+        total += os.path.exists(f"{folder}/{order.random()}")
+    return total
 
 
 def held(folder: str, order: random.Random) -> int:
@@ -64,7 +77,16 @@ def held(folder: str, order: random.Random) -> int:
     return len(handles)
 
 
-def decode(folder: str, order: random.Random) -> int:
+def decoded(name: str) -> bytes:
+    with open(name, "rb", buffering=0) as file:
+        data = file.read()
+    until_s = time.perf_counter() + DECODE_S
+    while time.perf_counter() < until_s:
+        pass
+    return data
+
+
+def epochs(folder: str, order: random.Random, loaded: Callable[[Iterator[str]], Iterator[bytes]]) -> int:
     from hfs.exposed import timed
     from hfs.hint import hinted
 
@@ -72,24 +94,33 @@ def decode(folder: str, order: random.Random) -> int:
     total = 0
     while not told_to_end():
         sampler = hinted(list(range(len(names))), files=names, mount=folder)
-
-        def samples(sampler: object = sampler) -> object:
-            for index in sampler:  # type: ignore[attr-defined]
-                with open(names[index], "rb", buffering=0) as file:
-                    data = file.read()
-                until_s = time.perf_counter() + DECODE_S
-                while time.perf_counter() < until_s:
-                    pass
-                yield data
-
-        for data in timed(samples(), sampler):
+        for data in timed(loaded(names[index] for index in sampler), sampler):
             total += len(data)
             if told_to_end():
                 break
     return total
 
 
-WAYS = {"files": files, "extents": extents, "stats": stats, "held": held, "decode": decode}
+def decode(folder: str, order: random.Random) -> int:
+    return epochs(folder, order, lambda names: map(decoded, names))
+
+
+def processes(folder: str, order: random.Random) -> int:
+    import multiprocessing
+
+    with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
+        return epochs(folder, order, lambda names: pool.imap(decoded, names))
+
+
+WAYS = {
+    "files": files,
+    "extents": extents,
+    "whole": whole,
+    "absent": absent,
+    "held": held,
+    "decode": decode,
+    "processes": processes,
+}
 
 if __name__ == "__main__":
     print("runs", flush=True)

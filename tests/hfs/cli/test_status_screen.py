@@ -44,6 +44,19 @@ def test_an_epoch_that_has_just_begun_says_nothing_of_the_job() -> None:
     )
 
 
+def test_a_process_that_is_several_learners_loads_once() -> None:
+    """As where each epoch has a hinted sampler of its own."""
+    told = [{**learner(rank, 30.0), "pid": 7} for rank in range(4)]
+    for one in told:
+        one["epochs"][0] |= {"workers": 0, "cores": 2}
+    text = "\n".join(screen({**STATUS, "hints": {"learners": told}}))
+    assert "change: more workers: num_workers=2 (on 2 cores 1 load at most)" in text
+    told[3] |= {"pid": 8}
+    assert "more workers" not in "\n".join(screen({**STATUS, "hints": {"learners": told}}))
+    told[3] |= {"pid": 7, "epochs": [{**told[3]["epochs"][0], "workers": None}]}
+    assert "more workers" not in "\n".join(screen({**STATUS, "hints": {"learners": told}}))
+
+
 def test_what_is_not_known_is_said() -> None:
     lines = screen({**STATUS, "traffic": traffic(848 * GB, 36 * GB, at_least=True)})
     assert any("jobs read at least 848 GB" in line for line in lines)

@@ -95,6 +95,8 @@ def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: 
             assert len(logs.records) == 1  # one a minute
             disk.full = False
             await trio.sleep(32)
+            assert staging.admission.open
+            assert staging.statistics().state == "resting"  # it is tried again by what is read next
             await stage(staging, 1)
             assert staging.statistics().state == "ok"
             disk.full = True

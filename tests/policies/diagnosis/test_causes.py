@@ -47,7 +47,7 @@ def test_a_situation_shows_its_cause_first(cause: str) -> None:
         Situation(readers=8, learners=8, cores=16, exposed_s=1.0, epoch_s=100.0, large_reads=10**4),
         Situation(readers=1, evicted_bytes=10**12, room_bytes=10**9, capacity_bytes=10**9),
         Situation(readers=1, disk_state="full", room_bytes=10**9, capacity_bytes=10**9),
-        Situation(disk_state="cleaning"),
+        Situation(disk_state="cleaning", seconds=1.2, minute_loop_s=0.7, minute_core_wait_s=0.5),
         Situation(source_errors=2),
         FIRST,
         replace(DECODING, cores=4),
