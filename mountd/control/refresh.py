@@ -7,6 +7,7 @@ changed would stay for ever otherwise.
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -15,14 +16,14 @@ from typing import Any
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError, SourceTimeout
+from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, StagedRow
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.fetch import SmallPipeline
 from hfs.mountd.kernel import expire_names, forget_all_names, forget_attributes
-from hfs.mountd.namespace import Namespace, Node, Refreshed, Refreshing
+from hfs.mountd.namespace import LeadsOut, NamesNothing, Namespace, Node, Refreshed, Refreshing
 from hfs.mountd.source import Source
 from hfs.mountd.wire.protocol import Result
 
@@ -63,18 +64,45 @@ class RefreshWork:
         """Returns when the next look at these paths, and below, sees what the source has."""
         work = ProgressCounter()
         every: list[Refreshed] = []
+        all_paths: list[bytes] = []
+
+        async def refresh(path: bytes) -> None:
+            every.append(await self._refreshing.refresh(path, self._pipeline.recall, self._run_in_thread))
+            work.files += every[-1].count
+            all_paths.append(path)
+
         for path in paths:
             try:
-                every.append(await self._refreshing.refresh(path, self._pipeline.recall, self._run_in_thread))
-                work.files += every[-1].count
+                await refresh(path)
+                await self._follow(path, refresh, leads_on=every[-1].leads_on)
             except HfsError as error:
                 work.fail(path, error)
         if not await self._told(every):
             late = "look-ups hang there, which the kernel waits for: what has changed is seen when they end"
             work.fail(paths[0] if paths else b"", SourceTimeout(late))
         if len(self._cache.pinned):
-            start_guarded(self._nursery, "pinned files", self._look_at_pinned, list(paths))
+            start_guarded(self._nursery, "pinned files", self._look_at_pinned, all_paths)
         return work.result()
+
+    async def _follow(self, path: bytes, refresh: Callable[[bytes], Awaitable[None]], *, leads_on: bool) -> None:
+        """Where links lead from `path`, for a job that opens it. Raises LeadsOut and StagingError, and SourceTimeout
+        where the source does not say it, unless it is known that there are no links."""
+
+        async def onward(where: bytes) -> None:
+            waiting.deadline = math.inf
+            await refresh(where)
+            waiting.deadline = trio.current_time() + _HANGS_S
+
+        try:
+            with trio.fail_after(_HANGS_S) as waiting:
+                await self._namespace.links.follow(path, onward)
+        except NamesNothing:
+            pass
+        except LeadsOut:
+            raise
+        except (SourceError, trio.TooSlowError) as error:
+            if leads_on:
+                raise SourceTimeout("what links name there is not refreshed: the source does not say it") from error
 
     async def _told(self, every: Sequence[Refreshed]) -> bool:
         """False: it cannot be told. A look-up that hangs in the source holds its directory: whoever tells of a name in

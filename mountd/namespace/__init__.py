@@ -7,7 +7,7 @@ questions, serves what was known while the source is silent, and never touches b
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.believing import Believing
 from hfs.mountd.namespace.journal import Inherited, Journal, open_journal
-from hfs.mountd.namespace.links import is_link
+from hfs.mountd.namespace.links import LeadsOut, NamesNothing, is_link
 from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
 from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall, tried
@@ -27,6 +27,8 @@ __all__ = [
     "Dentry",
     "Inherited",
     "Journal",
+    "LeadsOut",
+    "NamesNothing",
     "NamesStatus",
     "Namespace",
     "Node",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Awaitable, Callable
 
 from hfs.mountd.base.errors import SourceError
 from hfs.mountd.namespace.lookups import Lookups
@@ -24,6 +25,13 @@ class NamesNothing(SourceError):
     """A path that nobody can open: something on its way is not there, or its links go round in a circle."""
 
 
+class LeadsOut(SourceError):
+    """A path that jobs follow to a place that is not read through the mount."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(errno.EXDEV, what)
+
+
 class Links:
     """`mountpoint`: as jobs name the root."""
 
@@ -33,24 +41,25 @@ class Links:
         self._metadata = metadata
         self._mountpoint = mountpoint
 
-    async def follow(self, path: bytes) -> Node:
-        """What `path`, relative to the root, names in the end. Raises SourceError, with ENOENT for a link that names
-        nothing, ELOOP, and EXDEV for one that leads elsewhere."""
+    async def follow(self, path: bytes, onward: Callable[[bytes], Awaitable[object]] | None = None) -> Node:
+        """What `path`, relative to the root, names in the end. Raises NamesNothing, LeadsOut and other SourceErrors.
+        `onward` is told where each link leads, before that is looked at."""
         names = path.split(b"/")
         if b"\0" in path or b"." in names or b".." in names:
             raise SourceError(errno.EINVAL, _shown(path))
         places = [self._nodes.root]
-        links = 0
+        links = told = 0
         while names:
             name = names.pop(0)
             if name == b"..":
                 if len(places) == 1:
-                    raise SourceError(
-                        errno.EXDEV, f"{_shown(path)} leads out of SOURCE, where jobs read without the mount"
-                    )
+                    raise LeadsOut(f"{_shown(path)} leads out of SOURCE, where jobs read without the mount")
                 places.pop()
             if name in (b"", b".", b".."):
                 continue
+            if onward is not None and told < links and b".." not in names:
+                told = links
+                await onward(b"/".join(one for one in (places[-1].path, name, *names) if one not in (b"", b".")))
             node = (await self._lookups.child(places[-1], name)).node
             if node is None:
                 raise NamesNothing(errno.ENOENT, _shown(path) + (", the end of a link" if links else ""))
@@ -65,6 +74,8 @@ class Links:
                 target = self._below(path, target)
                 places = places[:1]
             names = target.split(b"/") + names
+        if onward is not None and told < links:
+            await onward(places[-1].path)
         return places[-1]
 
     async def met(self, node: Node) -> Node | None:
@@ -82,7 +93,7 @@ class Links:
         if target == self._mountpoint or target.startswith(self._mountpoint.rstrip(b"/") + b"/"):
             return target[len(self._mountpoint) :]
         where = f"{_shown(path)} is a link to {_shown(target)}, which jobs read there and not through the mount"
-        raise SourceError(errno.EXDEV, f"{where} (a relative link below SOURCE would be read through it)")
+        raise LeadsOut(f"{where} (a relative link below SOURCE would be read through it)")
 
 
 def is_link(node: Node) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import trio
 
 from hfs.mountd.namespace.answers import expire_answers
+from hfs.mountd.namespace.links import is_link
 from hfs.mountd.namespace.namespace import Namespace
 from hfs.mountd.namespace.nodes.node import Dentry, Node, expire
 
@@ -37,6 +38,8 @@ class Refreshed:
     """Names that are past their time now."""
     is_partial: bool = False
     """It may know more of them."""
+    leads_on: bool = True
+    """There may be a link at the path, or on the way."""
 
     def add(self, directory: Node, names: Sequence[bytes]) -> None:
         """It may know these names of a directory."""
@@ -100,7 +103,7 @@ class Refreshing:
 
     def _find(self, path: bytes, refreshed: Refreshed) -> Node | None:
         """What is known to be there. Its name is past its time, and so is one on the way that is known not to exist."""
-        node = self._nodes.root
+        node, links = self._nodes.root, 0
         parts = [name for name in path.split(b"/") if name]
         for depth, name in enumerate(parts, 1):
             dentry = self._names.remembered(node, name)
@@ -115,6 +118,8 @@ class Refreshing:
             if dentry.node is None:
                 return None
             node = dentry.node
+            links += is_link(node)
+        refreshed.leads_on = links > 0
         return node
 
     async def _directories(self, top: Node) -> list[Node]:

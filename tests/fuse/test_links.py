@@ -64,6 +64,7 @@ def test_links_that_cannot_be_followed_are_said(farm: Path, hfs_mount: HfsMount,
     }
     for name, (target, _) in links.items():
         (farm / name).symlink_to(target)
+    (farm / "up").symlink_to("train/..")
     (farm / "through").symlink_to(f"{hfs.path}/objects/02")
     os.mkfifo(farm / "pipe")
     for name, (_, why) in links.items():
@@ -82,3 +83,52 @@ def test_links_that_cannot_be_followed_are_said(farm: Path, hfs_mount: HfsMount,
     assert "leads out of SOURCE" in said, said
     assert "No such file" not in said, said  # met on the way, it is nobody's loss
     assert hfs.status()["staged"]["files"] == len(CONTENT)
+
+
+def refresh(*paths: Path) -> tuple[int, str]:
+    done = run(BIN / "hfs", "refresh", *paths)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_what_a_link_names_is_refreshed(farm: Path, hfs_mount: HfsMount) -> None:
+    """Also where it leads by another link, and where nothing was: jobs look there."""
+    (farm / "whole").symlink_to("objects")
+    (farm / "train" / "round").symlink_to("../train/../objects/03")
+    (farm / "train" / "come").symlink_to("../objects/come")
+    hfs = hfs_mount(farm, "--immutable")
+    (farm / "up").symlink_to("train/..")
+    (farm / "through").symlink_to(f"{hfs.path}/up/objects/03")
+    assert not (hfs.path / "train" / "come").exists()
+    (farm / "objects" / "come").write_bytes(b"come")
+    assert not (hfs.path / "train" / "come").exists()
+    assert refresh(hfs.path / "train" / "come")[0] == 0
+    assert (hfs.path / "train" / "come").read_bytes() == b"come"
+    links = ["train/again/03", "whole", "train/round", "through"]
+    for number, link in enumerate(links):
+        before = (hfs.path / "objects" / "03").read_bytes()
+        (farm / "objects" / "03").write_bytes(b"changed" * number)
+        assert (hfs.path / "objects" / "03").read_bytes() == before, "that is what --immutable says"
+        code, said = refresh(hfs.path / link)
+        assert code == 0, said
+        assert (hfs.path / "objects" / "03").read_bytes() == b"changed" * number, link
+
+
+def test_a_refreshed_link_that_cannot_be_followed(farm: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    """It is refreshed itself; only of one that jobs follow to elsewhere nothing is seen through the mount."""
+    (farm / "out").symlink_to(tmp_path)
+    (farm / "gone").symlink_to("nothing")
+    (farm / "circle").symlink_to("circle")
+    hfs = hfs_mount(farm, "--immutable")
+    for name in ("out", "gone", "circle"):
+        assert os.readlink(hfs.path / name)
+    assert refresh(hfs.path / "gone", hfs.path / "circle")[0] == 0
+    code, said = refresh(hfs.path / "out")
+    assert code != 0, said
+    assert "out is a link to" in said, said
+    assert "not through the mount" in said, said
+    for name in ("gone", "circle"):
+        (farm / name).unlink()
+        (farm / name).symlink_to("objects/01")
+    assert refresh(hfs.path / "gone", hfs.path / "circle", hfs.path / "nothing")[0] == 0
+    for name in ("gone", "circle"):
+        assert (hfs.path / name).read_bytes() == CONTENT["01"]
