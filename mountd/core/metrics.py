@@ -96,7 +96,7 @@ COUNTERS: dict[str, str] = {
     "permissions_asked": "questions to the source, as another user, whether it lets this user open, list or follow",
     "permissions_refused": "such questions that the source answered with no, and those that could not be asked",
     # promises
-    "stale_served": "lookups and opens answered from memory because the source did not answer in time",
+    "stale_served": "lookups, opens and listings answered from memory because the source did not answer in time",
     "version_changes": "files found changed at the source",
     "inodes_renumbered": "names found with another inode number, and with the size and times that they had",
     "short_replies": "replies that would have been too short and became errors",

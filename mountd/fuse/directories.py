@@ -97,7 +97,7 @@ class DirectoryReplies:
     async def _listing(self, handle: DirectoryHandle, offset: int, start: int) -> Listing:
         if handle.listing is not None and offset:
             return handle.listing
-        listing = self._namespace.listings.get(handle.node)
+        listing = await self._namespace.listings.shown(handle.node)
         if start:
             await handle.go_on(listing, start)
         else:  # opened, or rewound: rewinddir(3) shows the directory anew

@@ -1,8 +1,9 @@
 """The listings that the namespace keeps: one a directory, good for the time-to-live, bounded in bytes.
 
 Whoever asks gets a listing at once and follows it while it grows; the source is read in the background, so that its
-time and the readers' pass together, and once however many ask. A listing past its time is still held until another
-takes its place: `namespace.statahead` wants the order of the names only. Event loop only.
+time and the readers' pass together, and once however many ask. A listing past its time is held until another is
+complete: it is shown while the source does not answer, and `namespace.statahead` wants the order of the names only.
+Event loop only.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Callable
 
 import trio
 
-from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.namespace.nodes.node import Node, expire
+from hfs.mountd.namespace.silence import Silence
 from hfs.mountd.source import Lister, Listing
 
 _KEPT_BYTES = 32 << 20
@@ -24,11 +26,19 @@ _KEPT_BYTES = 32 << 20
 
 
 class _Held:
-    __slots__ = ("expires_s", "listing")
+    __slots__ = ("expires_s", "growing", "known")
 
     def __init__(self) -> None:
-        self.listing = Listing()
-        self.expires_s = math.inf  # while it grows
+        self.known: Listing | None = None
+        """The last one that is complete."""
+        self.expires_s = -math.inf
+        """Until when it is good."""
+        self.growing: Listing | None = None
+        """What will take its place."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.known.memory_bytes if self.known is not None else 0
 
 
 class Listings:
@@ -38,12 +48,14 @@ class Listings:
         self,
         lister: Lister,
         nursery: trio.Nursery,
+        silence: Silence,
         *,
         ttl_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._lister = lister
         self._nursery = nursery
+        self._silence = silence
         self._ttl_s = ttl_s
         self._clock = clock
         self._held: OrderedDict[Node, _Held] = OrderedDict()
@@ -51,16 +63,38 @@ class Listings:
 
     def get(self, directory: Node) -> Listing:
         """The names in `directory`, within the time-to-live; perhaps still growing."""
+        held = self._held.setdefault(directory, _Held())
+        self._held.move_to_end(directory)
+        if held.known is not None and held.expires_s > self._clock():
+            return held.known
+        if held.growing is None or not self._ttl_s:
+            held.growing = Listing()
+            start_guarded(self._nursery, "listing", self._grow, directory, held, held.growing)
+        return held.growing
+
+    async def shown(self, directory: Node) -> Listing:
+        """The same; what was known where the source does not answer. Raises SourceError, VersionChanged."""
         held = self._held.get(directory)
-        if held is None or held.expires_s <= self._clock():
-            self.drop(directory)
-            held = _Held()
-            if self._ttl_s > 0:
-                self._held[directory] = held
-            start_guarded(self._nursery, "listing", self._grow, directory, held)
-        else:
-            self._held.move_to_end(directory)
-        return held.listing
+        known = held.known if held is not None and held.expires_s <= self._clock() else None
+        if known is not None and self._silence.is_on():
+            self._silence.served()
+            return known
+        listing = self.get(directory)
+        if known is None:
+            return listing
+        try:
+            with trio.fail_after(self._silence.limit_s(known=True) or math.inf):
+                await listing.reaches(0)
+        except (SourceTimeout, trio.TooSlowError):
+            if not self._silence.begin(known=True):
+                raise
+            self._silence.served()
+            return known
+        except SourceError:
+            self._silence.end()
+            raise
+        self._silence.end()
+        return listing
 
     async def whole(self, directory: Node) -> Listing:
         """All names in `directory`, within the time-to-live. Raises SourceError, VersionChanged."""
@@ -71,19 +105,27 @@ class Listings:
     def held(self, directory: Node) -> Listing | None:
         """The last listing of `directory`, past its time or not."""
         held = self._held.get(directory)
-        return held.listing if held is not None else None
+        return (held.growing or held.known) if held is not None else None
+
+    def expire(self, directory: Node) -> None:
+        """What is known of `directory`, and what is being read, is past its time."""
+        held = self._held.get(directory)
+        if held is None or held.known is None:
+            self.drop(directory)
+        else:
+            held.growing, held.expires_s = None, -math.inf
 
     def drop(self, directory: Node) -> None:
         """Keep no listing of `directory`. Who reads one reads it to its end."""
         held = self._held.pop(directory, None)
-        if held is not None and held.listing.complete:
-            self._bytes -= held.listing.memory_bytes
+        if held is not None:
+            self._bytes -= held.memory_bytes
 
-    async def _grow(self, directory: Node, held: _Held) -> None:
+    async def _grow(self, directory: Node, held: _Held, listing: Listing) -> None:
         error: Exception | None = SourceError(errno.EIO, "the daemon is stopping")
         try:
             attributes = directory.attributes
-            where = attributes.inode, held.listing
+            where = attributes.inode, listing
             await self._lister.fill(directory.path, *where, file_system=attributes.file_system)
             error = None
         except VersionChanged as found:
@@ -92,13 +134,15 @@ class Listings:
         except Exception as found:  # noqa: BLE001 - every failure belongs to the readers, whatever it is
             error = found
         finally:
-            kept = self._held.get(directory) is held
-            if kept and error is not None:
-                del self._held[directory]
-            held.listing.finish(error)
-        if kept and error is None:
-            held.expires_s = self._clock() + self._ttl_s
-            self._bytes += held.listing.memory_bytes
+            is_last = held.growing is listing and self._held.get(directory) is held
+            if is_last:
+                held.growing = None
+                if error is not None and (held.known is None or not isinstance(error, SourceTimeout)):
+                    self.drop(directory)
+            listing.finish(error)
+        if is_last and error is None:
+            self._bytes += listing.memory_bytes - held.memory_bytes
+            held.known, held.expires_s = listing, self._clock() + self._ttl_s
             self._held.move_to_end(directory)
             while self._bytes > _KEPT_BYTES and len(self._held) > 1:
                 self.drop(next(iter(self._held)))

@@ -135,12 +135,23 @@ class Lookups:
         asking = self._asking
         await self._kept.wait(parent, lambda: not self._names.unknown_nowait(parent, names))
         unknown = self._names.unknown_nowait(parent, names)
+        if unknown and self._silence.is_on() and self._are_remembered(parent, unknown):
+            self._silence.served()
+            return
         coming = asking.coming(parent, unknown)
-        await asking.many(parent, [name for name in unknown if name not in coming], as_leaves=as_leaves)
-        for flight in set(coming.values()):
-            await flight.wait()
-        failed = [name for name, flight in coming.items() if flight.failed]
-        await asking.many(parent, self._names.unknown_nowait(parent, failed), as_leaves=as_leaves)
+        try:
+            await asking.many(parent, [name for name in unknown if name not in coming], as_leaves=as_leaves)
+            for flight in set(coming.values()):
+                await flight.wait()
+            failed = [name for name, flight in coming.items() if flight.failed]
+            await asking.many(parent, self._names.unknown_nowait(parent, failed), as_leaves=as_leaves)
+        except SourceTimeout:
+            if not self._silence.begin(known=self._are_remembered(parent, unknown)):
+                raise
+            self._silence.served()
+
+    def _are_remembered(self, parent: Node, names: Sequence[bytes]) -> bool:
+        return all(self._names.remembered(parent, name) is not None for name in names)
 
     def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
         """`name` was opened at the source, not before `asked_s`, and was this. None if something newer may be known."""

@@ -128,7 +128,7 @@ async def open_namespace(
     """
     clock = trio.current_time
     silence = Silence(metrics, clock, strict=strict)
-    listings = Listings(source.listings, nursery, ttl_s=ttl_s, clock=clock)
+    listings = Listings(source.listings, nursery, silence, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
     identity = kept.identity if kept is not None else None

@@ -86,7 +86,7 @@ class Refreshing:
         directories = await self._directories(node)
         for directory in directories:
             self._kept.void(directory)
-            self._listings.drop(directory)
+            self._listings.expire(directory)
             expire(directory)
             expire_answers(directory)
             if directory.id:

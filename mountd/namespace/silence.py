@@ -2,8 +2,8 @@
 
 Past the time-to-live one question is asked. If it gets no answer in time, what was known is served, and for some
 seconds without asking: an open asks once for each component of its path, and would wait for each of them. One object a
-mount, shared by all who know something already: names and attributes (`namespace`), permissions (`access`). Pure but
-for a counter.
+mount, shared by all who know something already: names, attributes and listings (`namespace`), permissions (`access`).
+Pure but for a counter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A source that says that it is not there: what is staged of it opens and reads on by name, as while it hangs."""
+"""A source that says that it is not there: what is staged of it opens and reads on by name, as while it hangs, and
+directories that were listed are listed."""
 
 import errno
 import os
@@ -15,8 +16,8 @@ HfsMount = Callable[..., Hfs]
 FILES = 8
 FAULTS = {
     "dead": (),
-    "eio": ("fault lookup eio 1 forever", "fault getattr eio 1 forever"),
-    "estale": ("fault lookup estale 1 forever", "fault getattr estale 1 forever"),
+    "eio": tuple(f"fault {kind} eio 1 forever" for kind in ("lookup", "getattr", "opendir", "readdir")),
+    "estale": tuple(f"fault {kind} estale 1 forever" for kind in ("lookup", "getattr", "opendir", "readdir")),
 }
 """A FUSE file system whose process has died answers ENOTCONN."""
 
@@ -40,10 +41,12 @@ def test_what_is_staged_opens_by_name_while_the_source_is_away(
     hfs.expect_warning("I/O error")
     here = hfs.path / "d" / "e"
     assert hfs.cache_command("warm", here).returncode == 0
-    for path in here.iterdir():
-        assert path.read_bytes()
+    names = sorted(path.name for path in here.iterdir())
+    for name in names:
+        assert (here / name).read_bytes()
     assert os.readlink(hfs.path / "d" / "link") == "e/0"
     os.listxattr(hfs.path)
+    os.listdir(hfs.path / "d")
     if fault == "dead":
         kill(source.pid)
         request.addfinalizer(lambda: unmount_lazily(source.path))
@@ -56,6 +59,9 @@ def test_what_is_staged_opens_by_name_while_the_source_is_away(
         assert (here / str(number)).stat().st_size == 9000
         assert (here / str(number)).read_bytes() == pattern(number + 1, 0, 9000)
     assert (hfs.path / "d" / "link").read_bytes() == pattern(1, 0, 9000)
+    assert sorted(os.listdir(here)) == names
+    assert sorted(os.listdir(hfs.path / "d")) == ["cold", "e", "link"]
+    assert {entry.name: entry.stat().st_size for entry in os.scandir(here)} == dict.fromkeys(names, 9000)
     assert os.getxattr(hfs.path, "user.hfs.socket") == socket
     with pytest.raises(OSError) as caught:
         (hfs.path / "d" / "never heard of").stat()
