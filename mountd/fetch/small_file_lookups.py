@@ -22,7 +22,7 @@ from hfs.mountd.fetch.chunks.batches import Place
 from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.resolver import Resolver
-from hfs.mountd.namespace import Namespace, Node
+from hfs.mountd.namespace import Namespace, Node, is_link
 
 _LOOKS = 64
 """Files that are looked at before they are read, where an earlier run may have staged them; as many more after each
@@ -36,7 +36,7 @@ class Become(enum.Enum):
     HERE = enum.auto()
     """It was staged before, or somebody else fetches it, or its owner node has it."""
     LARGE = enum.auto()
-    """It is no small file: its chunks are to be fetched one by one. Nothing was read."""
+    """It is no small file, but one whose chunks are to be fetched one by one, or a link. Nothing was read."""
 
 
 class Small(NamedTuple):
@@ -150,6 +150,8 @@ class SmallFileLookups:
 
     def without_reading(self, node: Node, goal: Goal) -> Small | HfsError | None:
         """As `known`, for a node."""
+        if is_link(node):
+            return Small(node, Become.LARGE)
         if node.version is None:
             return SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
         if node.version.size > self.limit_bytes:

@@ -56,7 +56,13 @@ class SmallFiles:
         return self._lookups.limit_bytes
 
     async def stage_paths(
-        self, paths: Sequence[bytes], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always
+        self,
+        paths: Sequence[bytes],
+        goal: Goal,
+        *,
+        push: bool,
+        wanted: Callable[[Place], bool] = _always,
+        through_links: bool = True,
     ) -> list[Small | HfsError | None]:
         """As `stage`, by paths relative to the root."""
         directories: dict[bytes, Node | HfsError] = {}
@@ -68,30 +74,44 @@ class SmallFiles:
                 continue
             if head not in directories:
                 try:
-                    directories[head] = await self._namespace.links.follow(head)
+                    directories[head] = await self._namespace.links.find(head, through_links=through_links)
                 except HfsError as error:
                     directories[head] = error
             directory = directories[head]
             places.append(directory if isinstance(directory, HfsError) else (directory, name))
-        found = [place for place in places if isinstance(place, tuple)]
-        outcomes = iter(await self.stage(found, goal, push=push, wanted=wanted))
-        staged = [next(outcomes) if isinstance(place, tuple) else place for place in places]
-        for number, (path, one) in enumerate(zip(paths, staged, strict=True)):
-            if isinstance(one, Small) and is_link(one.node):
-                staged[number] = await self._stage_named(path, goal, push=push, wanted=wanted)
+        staged = await self._stage_found(places, goal, push=push, wanted=wanted)
+        links = [n for n, one in enumerate(staged) if through_links and isinstance(one, Small) and is_link(one.node)]
+        if links:
+            named = await self._named([paths[number] for number in links])
+            outcomes = await self._stage_found(named, goal, push=push, wanted=wanted)
+            for number, outcome in zip(links, outcomes, strict=True):
+                staged[number] = outcome
         return staged
 
-    async def _stage_named(
-        self, path: bytes, goal: Goal, *, push: bool, wanted: Callable[[Place], bool]
-    ) -> Small | HfsError | None:
-        """What a link names."""
-        try:
-            node = await self._namespace.links.follow(path)
-        except HfsError as error:
-            return error
-        if node.parent is None:
-            return SourceError(errno.EISDIR, path.decode("utf-8", "backslashreplace"))
-        return (await self.stage([(node.parent, node.name)], goal, push=push, wanted=wanted))[0]
+    async def _stage_found(
+        self, places: Sequence[Place | HfsError], goal: Goal, *, push: bool, wanted: Callable[[Place], bool]
+    ) -> list[Small | HfsError | None]:
+        found = [place for place in places if isinstance(place, tuple)]
+        outcomes = iter(await self.stage(found, goal, push=push, wanted=wanted))
+        return [next(outcomes) if isinstance(place, tuple) else place for place in places]
+
+    async def _named(self, paths: Sequence[bytes]) -> list[Place | HfsError]:
+        """What these links name."""
+        places: dict[bytes, Place | HfsError] = {}
+
+        async def follow(path: bytes) -> None:
+            try:
+                node = await self._namespace.links.follow(path)
+                if node.parent is None:
+                    raise SourceError(errno.EISDIR, path.decode("utf-8", "backslashreplace"))
+                places[path] = node.parent, node.name
+            except HfsError as error:
+                places[path] = error
+
+        async with trio.open_nursery() as nursery:
+            for path in set(paths):
+                nursery.start_soon(follow, path)
+        return [places[path] for path in paths]
 
     async def stage(
         self, places: Sequence[Place], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always

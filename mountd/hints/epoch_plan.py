@@ -81,6 +81,8 @@ class EpochPlan:
         """Numbers of the sessions that read it."""
         self.staged: dict[int, StagedFile] = {}
         """Of extents: the staged file of each file, once a chunk of it was wanted."""
+        self.named: dict[int, bytes] = {}
+        """Of units under way that are links: what these name, which `reader` may read."""
         self.under_way: set[int] = set()
         """Units that a worker has taken and not staged yet."""
         self.overtaken: set[bytes] = set()
@@ -98,12 +100,23 @@ class EpochPlan:
         """When chunks of staged files that the kernel reads by itself were read ahead."""
         self.missing = 0
         """Files of the layout that could not be fetched."""
+        self._outside: set[int] = set()
         self._looked_at, self._looked_at_bytes = 1, _SMALL_FILE_BYTES
 
     @property
     def reader(self) -> Credentials | None:
         """Whose rights at the source count; None: the daemon's own."""
         return self.key.reader
+
+    @property
+    def follows_links(self) -> bool:
+        """Whatever the learners may name is for them. Else only what was found to be readable is fetched, by its own
+        name: a link may lead elsewhere a moment later."""
+        return self.readable is None
+
+    def path(self, unit: int) -> bytes:
+        """The file of a unit, as it is to be fetched."""
+        return self.named.get(unit) or self.layout.path(self.layout.place(unit)[0])
 
     def may_know(self, unit: int) -> bool:
         """Whether the learners may be told what has become of a unit."""
@@ -114,6 +127,16 @@ class EpochPlan:
         """What it takes, about, without the orders."""
         return plan_bytes(self.layout)
 
+    @property
+    def outside(self) -> int:
+        """Files of the layout that links lead to out of SOURCE."""
+        return len(self._outside)
+
+    def leads_out(self, unit: int) -> None:
+        """The file of a unit is none of SOURCE: there is nothing to fetch."""
+        self._outside.add(self.layout.place(unit)[0])
+        self.schedule.here(unit, 0)
+
     def failed(self, unit: int) -> None:
         """A unit could not be fetched."""
         self.missing += 1
@@ -122,6 +145,8 @@ class EpochPlan:
     def land(self, units: Sequence[int]) -> None:
         """These are no longer under way."""
         self.under_way.difference_update(units)
+        for unit in units if self.named else ():
+            self.named.pop(unit, None)
         if self.overtaken:
             self.overtaken.difference_update(map(self.layout.path, units))
 

@@ -23,7 +23,7 @@ from hfs.mountd.hints.plan_changes import PlanChanges
 from hfs.mountd.hints.plan_registry import PlanRegistry
 from hfs.mountd.hints.space_reservation import SpaceReservation
 from hfs.mountd.hints.unit_layout import hash_of
-from hfs.mountd.namespace import Node
+from hfs.mountd.namespace import LeadsOut, Node
 from hfs.policies.prefetch.miss_policy import ScheduledChunk
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,12 @@ class FollowedPlans:
         self._arrived_s = trio.current_time()
 
     def failed(self, plan: EpochPlan, unit: int, path: bytes, error: HfsError) -> None:
-        """A unit of a plan cannot be had: its reader meets the error itself."""
+        """A unit of a plan cannot be had: its reader meets the error itself, or reads it where links lead to."""
+        if isinstance(error, LeadsOut):
+            if not plan.outside:
+                log.info("a hint names links that lead out of SOURCE, of which nothing is fetched: %s", error)
+            plan.leads_out(unit)
+            return
         if plan.missing == 0:
             log.warning("a hint names what cannot be had, %s: %s", path, error)
         plan.failed(unit)

@@ -79,7 +79,7 @@ class PageCacheWarmer:
             file = plan.staged.get(number)
             if file is None or index is None or index not in file.present or (file.version, index) in plan.pushed:
                 continue
-            node = await self._namespace.links.follow(plan.layout.path(number))
+            node = await self._node(plan, number)
             extent = file.chunk(index)
             budget_bytes -= extent.size
             if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
@@ -148,7 +148,7 @@ class PageCacheWarmer:
             while left:
                 unit = left.pop()
                 try:
-                    nodes[unit] = await self._namespace.links.follow(plan.layout.path(unit))
+                    nodes[unit] = await self._node(plan, unit)
                 except HfsError:
                     pass  # its reader meets it
 
@@ -156,6 +156,9 @@ class PageCacheWarmer:
             for _ in range(min(_LOOKUPS_AT_ONCE, len(left))):
                 nursery.start_soon(look_up)
         return nodes
+
+    async def _node(self, plan: EpochPlan, number: int) -> Node:
+        return await self._namespace.links.find(plan.layout.path(number), through_links=plan.follows_links)
 
     async def _push_small(self, node: Node, file: StagedFile) -> None:
         await trio.lowlevel.checkpoint()

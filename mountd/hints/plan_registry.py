@@ -157,6 +157,7 @@ class PlanRegistry:
                 "samples": plan.layout.samples,
                 "bytes": plan.layout.bytes,
                 "missing": plan.missing,
+                "outside": plan.outside,
                 "ahead_bytes": plan.schedule.units.ahead_bytes,
             }
             for key, plan in self._plans.items()

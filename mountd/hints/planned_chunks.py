@@ -70,12 +70,12 @@ class PlannedChunks:
         """Have a chunk staged. False: not now, since the cache disk rests. Never raises HfsError."""
         number, index = plan.layout.place(unit)
         assert index is not None
-        schedule, path = plan.schedule, plan.layout.path(number)
+        schedule, path = plan.schedule, plan.path(unit)
         try:
-            node = await self._namespace.links.follow(path)
+            node = await self._namespace.links.find(path, through_links=plan.follows_links)
             if node.version is None or node.version.size != plan.layout.file_size(number):
                 raise VersionChanged(f"{shown_path(path)} is not what the layout was made of: make the layout anew")
-            file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+            file = self._cache.files.get_nowait(node.version) or await self._cache.files.get(node.version, node.path)
             if file.chunk_bytes != plan.layout.chunk_bytes:
                 raise VersionChanged(f"{shown_path(path)} was staged in chunks of {file.chunk_bytes} bytes")
             self._plans.plans.note_file(plan, number, file)

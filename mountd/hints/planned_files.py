@@ -88,14 +88,16 @@ class PlannedFiles:
             some = [unit for unit, its in zip(units, stays, strict=True) if its == stay]
             goal = Goal.HERE if stay else Goal.IN_MEMORY
             # Not into the page cache: what is needed soon is put there when it is.
-            paths = [plan.layout.path(unit) for unit in some]
-            found = await self._small_files.stage_paths(paths, goal, push=False, wanted=is_wanted)
+            paths = [plan.path(unit) for unit in some]
+            found = await self._small_files.stage_paths(
+                paths, goal, push=False, wanted=is_wanted, through_links=plan.follows_links
+            )
             outcomes.update(zip(some, found, strict=True))
         return outcomes
 
     async def _found(self, plan: EpochPlan, unit: int, small: Small, stay: bool) -> None:
         """A file is there, and what became of it is told to the schedule. Raises HfsError."""
-        node, path, schedule = small.node, plan.layout.path(unit), plan.schedule
+        node, path, schedule = small.node, small.node.path, plan.schedule
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} is no regular file")
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)

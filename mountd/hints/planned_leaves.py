@@ -62,13 +62,13 @@ class PlannedLeaves:
         return [unit for unit in units if unit not in found]
 
     async def _stage(self, plan: EpochPlan, units: Sequence[int]) -> dict[int, Staged]:
-        parted = {unit: plan.layout.path(unit).rpartition(b"/") for unit in units}
+        parted = {unit: plan.path(unit).rpartition(b"/") for unit in units}
         heads = {head for head, _, _ in parted.values()}
         lent = {head: directory for head in heads if (directory := self._lent_nowait(head)) is not None}
         if len(lent) < len(heads):
             async with trio.open_nursery() as nursery:
                 for head in heads - lent.keys():
-                    nursery.start_soon(self._lend, head, lent)
+                    nursery.start_soon(self._lend, plan, head, lent)
         places: dict[int, Place] = {
             unit: (lent[head], name) for unit, (head, _, name) in parted.items() if name and head in lent
         }
@@ -79,10 +79,10 @@ class PlannedLeaves:
         directory = self._lent.get(path)
         return directory if directory is not None and directory.lent and directory.path == path else None
 
-    async def _lend(self, path: bytes, lent: dict[bytes, Node]) -> None:
+    async def _lend(self, plan: EpochPlan, path: bytes, lent: dict[bytes, Node]) -> None:
         """Have a directory lent; it goes into `lent` if it is."""
         with contextlib.suppress(HfsError):  # the usual way finds the fault
-            directory = await self._namespace.links.follow(path)
+            directory = await self._namespace.links.find(path, through_links=plan.follows_links)
             await self._pipeline.lend(directory)
             if directory.lent:
                 if len(self._lent) >= _MOST_LENT:

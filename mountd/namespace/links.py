@@ -41,9 +41,17 @@ class Links:
         self._metadata = metadata
         self._mountpoint = mountpoint
 
-    async def follow(self, path: bytes, onward: Callable[[bytes], Awaitable[object]] | None = None) -> Node:
+    async def follow(
+        self,
+        path: bytes,
+        onward: Callable[[bytes], Awaitable[object]] | None = None,
+        way: list[tuple[bytes, bytes]] | None = None,
+    ) -> Node:
         """What `path`, relative to the root, names in the end. Raises NamesNothing, LeadsOut and other SourceErrors.
-        `onward` is told where each link leads, before that is looked at."""
+
+        `onward` is told where each link leads, before that is looked at. Into `way` go, by directory and name, the
+        links that are met, and `..` of each directory that they turn back from.
+        """
         names = path.split(b"/")
         if b"\0" in path or b"." in names or b".." in names:
             raise SourceError(errno.EINVAL, _shown(path))
@@ -54,6 +62,8 @@ class Links:
             if name == b"..":
                 if len(places) == 1:
                     raise LeadsOut(f"{_shown(path)} leads out of SOURCE, where jobs read without the mount")
+                if way is not None:
+                    way.append((places[-1].path, name))
                 places.pop()
             if name in (b"", b".", b".."):
                 continue
@@ -67,6 +77,8 @@ class Links:
                 places.append(node)
                 continue
             links += 1
+            if way is not None:
+                way.append((places[-1].path, name))
             if links > _MOST_LINKS:
                 raise NamesNothing(errno.ELOOP, _shown(path))
             target = await self._metadata.readlink(places[-1].path, name)
@@ -77,6 +89,10 @@ class Links:
         if onward is not None and told < links:
             await onward(places[-1].path)
         return places[-1]
+
+    async def find(self, path: bytes, *, through_links: bool) -> Node:
+        """What `path` names in the end, or only without links. Raises SourceError."""
+        return await (self.follow(path) if through_links else self._lookups.resolve(path))
 
     async def met(self, node: Node) -> Node | None:
         """What somebody who walks over the tree has met: what it names, if it is a link. None: a link that names

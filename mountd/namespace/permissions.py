@@ -158,19 +158,28 @@ class Permissions:
             self._metrics.add("permissions_refused")
             raise
 
-    async def readable(self, who: Credentials, places: Sequence[tuple[Node, bytes]]) -> list[bool]:
-        """Which of these files, a directory and a name each, `who` may read at the source. Where mode bits and ACLs say
-        all they are looked at; elsewhere each file is opened. Raises SourceError, SourceTimeout if nothing is said."""
-        if not places or who.uid in self._own_uids:
-            return [True] * len(places)
+    def is_own(self, who: Credentials) -> bool:
+        """The source is read as this user, so nothing needs to be asked as him."""
+        return who.uid in self._own_uids
+
+    async def readable(self, who: Credentials, places: Sequence[tuple[Node, bytes]]) -> list[bool | None]:
+        """Which of these files, a directory and a name each, `who` may read at the source; None: it is a link. Where
+        mode bits and ACLs say all they are looked at; elsewhere each file is opened. Raises SourceError, SourceTimeout
+        if nothing is said."""
+        if not places:
+            return []
         asked = []
         for directory, name in places:
             by_opening = await self._reason(directory) is not None
             asked.append((directory.path, name, by_opening))
         self._metrics.add("permissions_asked", len(asked))
         found = await self._as_user.readable(who, asked)
-        self._metrics.add("permissions_refused", len(found) - sum(found))
+        self._metrics.add("permissions_refused", found.count(False))
         return found
+
+    async def may_go(self, who: Credentials, ways: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[bool]:
+        """Which of these ways over links, as `Links.follow` notes them, `who` may go. Raises as `readable`."""
+        return await self._as_user.may_go(who, ways) if ways else []
 
     async def check_xattr(self, node: Node, name: bytes | None, asker: Asker) -> None:
         """The same for one extended attribute, or (None) for the names of all. Not remembered: few read them."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import stat
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -84,15 +85,21 @@ class SourceAsUser:
         """
         await self._call(who, directory, name, lambda at: _do(at, name, wanted, of), limit_s)
 
-    async def readable(self, who: Credentials, places: Sequence[tuple[bytes, bytes, bool]]) -> list[bool]:
+    async def readable(self, who: Credentials, places: Sequence[tuple[bytes, bytes, bool]]) -> list[bool | None]:
         """Which of these files `who` may read: the path of a directory, a name in it, and whether only opening tells.
 
-        What is not there, or lies behind a link, may not be read. Raises SourceError, SourceTimeout where the source
-        does not say.
+        None: it is a link, or lies behind one, and may lead anywhere. What is not there may not be read. Raises
+        SourceError, SourceTimeout where the source does not say.
         """
         what = f"{len(places)} files as user {who.uid}"
         directory = places[0][0] if places else b""
         return await self._threads.call("metadata", what, self._readable, who, places, directory=directory)
+
+    async def may_go(self, who: Credentials, ways: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[bool]:
+        """Which of these ways, links and `..` by their directories and names, `who` may go. Raises as `readable`."""
+        what = f"{len(ways)} ways as user {who.uid}"
+        directory = next((step[0] for way in ways for step in way), b"")
+        return await self._threads.call("metadata", what, self._may_go, who, ways, directory=directory)
 
     async def ask_xattr(self, who: Credentials, directory: bytes, name: bytes, attribute: bytes | None) -> None:
         """Returns if the source lets `who` read one extended attribute, or (None) the names of all. Raises as `ask`."""
@@ -133,15 +140,40 @@ class SourceAsUser:
             become(who)
             self._local.who = who
 
-    def _readable(self, who: Credentials, places: Sequence[tuple[bytes, bytes, bool]]) -> list[bool]:
+    def _may_go(self, who: Credentials, ways: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[bool]:
+        """In a thread."""
+        self._become(who)
+        return [all(self._may_pass(*step) for step in way) for way in ways]
+
+    def _may_pass(self, directory: bytes, name: bytes) -> bool:
+        try:
+            at = open_directory(self._root_fd, directory)
+            try:
+                fd = os.open(name, _FLAGS[WantedAccess.FOLLOW], dir_fd=at)
+                try:
+                    if name != b"..":
+                        os.readlink(b"", dir_fd=fd)
+                finally:
+                    os.close(fd)
+            finally:
+                os.close(at)
+        except OSError as error:
+            if error.errno not in _NO:
+                raise
+            return False
+        return True
+
+    def _readable(self, who: Credentials, places: Sequence[tuple[bytes, bytes, bool]]) -> list[bool | None]:
         """In a thread."""
         self._become(who)
         return [self._is_readable(*place) for place in places]
 
-    def _is_readable(self, directory: bytes, name: bytes, by_opening: bool) -> bool:
+    def _is_readable(self, directory: bytes, name: bytes, by_opening: bool) -> bool | None:
         try:
             at = open_directory(self._root_fd, directory)
             try:
+                if stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+                    return None
                 if by_opening:
                     os.close(os.open(name, OPEN_TO_READ, dir_fd=at))
                 else:
@@ -154,7 +186,7 @@ class SourceAsUser:
                 return self._is_readable(directory, name, True)
             if error.errno not in _NO:
                 raise
-            return False
+            return None if error.errno == errno.ELOOP else False
         return True
 
 

@@ -59,6 +59,7 @@ class FakeSource:
         self.directories = self.idle_files = self.file_systems = self
         self.doubts = Doubts(Metrics(), ttl_s=60)
         self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
+        self.targets: dict[bytes, bytes] = {}
         self.calls: list[tuple[str, bytes]] = []
         self.asked: list[tuple[bytes, list[bytes]]] = []
         self.reads: list[tuple[bytes, Extent]] = []
@@ -82,6 +83,15 @@ class FakeSource:
 
     def directory(self, path: bytes, inode: int) -> None:
         self.tree[path] = attributes(inode, mode=stat.S_IFDIR | 0o755)
+
+    def link(self, path: bytes, inode: int, target: bytes) -> None:
+        self.tree[path] = attributes(inode, len(target), mode=stat.S_IFLNK | 0o777)
+        self.targets[path] = target
+
+    async def readlink(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> bytes:
+        path = _join(directory, name)
+        await self._answer("readlink", path, limit_s)
+        return self.targets[path]
 
     def content(self, path: bytes, extent: Extent) -> bytes:
         found = self.tree[path]

@@ -43,6 +43,10 @@ class FetchParts:
         self.answers: set[bytes] | None = set()
         """Names that other users may read; None: the source does not say."""
         self.asked: list[tuple[int, bytes]] = []
+        self.closed: set[tuple[bytes, bytes]] = set()
+        """Links where they may not go."""
+        self.asked_for: Callable[[list[bytes]], object] = lambda _names: None
+        """Called when it was asked who may read these names."""
         self.buffer_bytes = buffer_chunks * chunk_bytes
         self.queue = PrefetchQueue(metrics)
         changes = PlanChanges(self.queue.hints_nowait)
@@ -73,11 +77,17 @@ class FetchParts:
 
     def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
         pipeline: Any = SimpleNamespace(on=False)
-        permissions: Any = SimpleNamespace(readable=self._readable)
+        permissions: Any = SimpleNamespace(readable=self._readable, may_go=self._may_go, is_own=lambda _who: False)
         return hinting(self._basics, self._storage, namespace, permissions, fetch, io_mode, pipeline)
 
-    async def _readable(self, who: Credentials, places: Sequence[tuple[Node, bytes]]) -> list[bool]:
+    async def _may_go(self, _who: Credentials, ways: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[bool]:
+        return [not self.closed.intersection(way) for way in ways]
+
+    async def _readable(self, who: Credentials, places: Sequence[tuple[Node, bytes]]) -> list[bool | None]:
         self.asked += [(who.uid, name) for _, name in places]
         if self.answers is None:
             raise SourceTimeout("asking")
-        return [name in self.answers for _, name in places]
+        links = self._storage.source.targets
+        found = [None if b"/".join((at.path, name)) in links else name in self.answers for at, name in places]
+        self.asked_for([name for _, name in places])
+        return found

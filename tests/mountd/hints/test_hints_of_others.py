@@ -12,6 +12,7 @@ from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Failure, Join
 from tests.conftest import Logs
+from tests.support.fake_source import FakeSource
 from tests.support.hinted_orders import joined, list_of, order, samples_of, source_of, told
 from tests.support.read_parts import CHUNK, Parts, daemon
 
@@ -57,6 +58,60 @@ async def test_a_chunk_of_a_file_that_may_not_be_read_is_not_fetched(logs: Logs)
         await trio.sleep(10)
         assert set(fetched(parts)) == {b"d/0"}
         assert parts.built.asked == [(ANN.uid, b"0")] * 3, "after a no for each chunk, after a yes once"
+        learner.leave()
+
+
+def farm() -> FakeSource:
+    source = source_of(2)
+    source.directory(b"own", 20)
+    source.directory(b"e", 30)
+    source.file(b"e/3", 31, 100)
+    source.file(b"e/secret", 32, 100)
+    for number, target in enumerate((b"../e/3", b"0", b"1", b"../e/secret")):
+        source.link(b"d/%d" % (number + 2), 50 + number, target)
+    return source
+
+
+async def test_what_links_name_is_fetched_if_it_may_be_read_and_reached(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
+    async with daemon(farm(), workers=1) as parts:
+        parts.built.closed = {(b"d", b"4")}
+        learner = await follows(parts, 6, {0, 3})
+        assert sorted(fetched(parts)) == [b"d/0", b"e/3"]
+        assert parts.learners.shown(ANN)["layouts"][0]["missing"] == 3
+        learner.leave()
+
+
+@pytest.mark.parametrize("swapped", [b"d/2", b"e/3"])
+async def test_a_link_that_is_swapped_leads_to_nothing_else(swapped: bytes, logs: Logs) -> None:
+    """Nor what it named, when that becomes a link."""
+    if swapped == b"e/3":
+        logs.expect("names what cannot be had")
+    source = farm()
+    async with daemon(source, workers=1) as parts:
+
+        def swap(names: list[bytes]) -> None:
+            if names != [b"3"]:
+                return
+            source.link(swapped, 99, b"../e/secret")
+            for directory in parts.namespace.root.children.values():
+                for dentry in directory.node.children.values():
+                    dentry.expires_s = -1.0
+
+        parts.built.asked_for = swap
+        learner = await follows(parts, 3, {0, 1, 3})
+        assert sorted(fetched(parts)) == [b"d/0", b"d/1", *[b"e/3"] * (swapped == b"d/2")]
+        learner.leave()
+
+
+async def test_a_link_that_leads_out_is_no_failure(logs: Logs) -> None:
+    source = farm()
+    source.link(b"d/2", 99, b"../../elsewhere")
+    async with daemon(source, workers=1) as parts:
+        learner = await follows(parts, 3, {0, 1})
+        (layout,) = parts.learners.shown(ANN)["layouts"]
+        assert (layout["missing"], layout["outside"]) == (0, 1)
+        assert learner.shown()["staged_share"] == 1.0
         learner.leave()
 
 
