@@ -217,10 +217,16 @@ def room(file: str) -> tuple[str, str]:
     return outer, parts[1] if len(parts) > 1 else ""
 
 
+@functools.lru_cache(maxsize=1)
+def walked(tree: ast.AST) -> list[ast.AST]:
+    """Everything in it. Each rule asks, and to walk takes longer than to judge."""
+    return list(ast.walk(tree))
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
     """(statement, dotted name) of every import; of what is ours the name too: mountd.cache.Cache of
     `from hfs.mountd.cache import Cache`."""
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node, _without_hfs(alias.name)
@@ -246,7 +252,7 @@ def _without_hfs(name: str) -> str:
 def typing_only(tree: ast.AST) -> set[ast.stmt]:
     """Statements below `if TYPE_CHECKING:`: they name types and bring nothing at run time."""
     found: set[ast.stmt] = set()
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
             for statement in node.body:
                 found.update(inner for inner in ast.walk(statement) if isinstance(inner, ast.stmt))
@@ -285,7 +291,7 @@ def breaches(file: str, text: str) -> list[str]:
         if file in JOB_SIDE and statement not in types and top in NEVER_IN_JOBS:
             breach(statement, f"runs inside training jobs, so it may not import {top}")
 
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.TryStar):
             for statement in (inner for handler in node.handlers for inner in ast.walk(handler)):
                 if isinstance(statement, ast.Raise):
@@ -303,12 +309,13 @@ def breaches(file: str, text: str) -> list[str]:
         for node, rule in knots(tree, any_attribute=file.startswith("mountd/daemon/")):
             breach(node, rule)
 
-    if package == "mountd" and file != ENCODING_OPTION and not matches(file, ENCODING_RIGHTS):
+    may_know = file == ENCODING_OPTION or matches(file, ENCODING_RIGHTS)
+    if package == "mountd" and not may_know and re.search("encod|decod", text, re.IGNORECASE):
         for node, name in encoding_names(tree, in_cache=file.startswith("mountd/cache/")):
             breach(node, f"{name}: only {', '.join(ENCODING_RIGHTS)} may know that objects can be encoded")
 
     path_right = package not in {"mountd", "policies"} or matches(file, PATH_RIGHTS)
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             pair = (node.value.id, node.attr)
             if pair in ATTRIBUTE_RIGHTS and not matches(file, ATTRIBUTE_RIGHTS[pair]):
@@ -323,8 +330,8 @@ def breaches(file: str, text: str) -> list[str]:
         ):
             breach(node, "may not look at the errno of an exception: catch what mountd/base/errors.py calls it")
         if not path_right and isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            if called in {"open", "Path", "pathlib.Path"}:
+            last = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if last in {"open", "Path"} and (called := ast.unparse(node.func)) in {"open", "Path", "pathlib.Path"}:
                 breach(node, f"may not follow paths: {called}() (see PATH_RIGHTS)")
     return found
 
@@ -334,7 +341,7 @@ def encoding_names(tree: ast.AST, *, in_cache: bool) -> Iterator[tuple[ast.AST, 
     other rooms, which encode messages, those that say that something is encoded, or name the option."""
     pattern = "encod|decod" if in_cache else "encoding|encoded|decoded"
     of_text = {"encode", "decode", "encoding"}
-    for node in ast.walk(tree):
+    for node in walked(tree):
         for field in ("id", "attr", "arg", "name", "asname", "module"):
             name = getattr(node, field, None)
             if not isinstance(name, str) or not re.search(pattern, name, re.IGNORECASE):
@@ -346,7 +353,7 @@ def encoding_names(tree: ast.AST, *, in_cache: bool) -> Iterator[tuple[ast.AST, 
 def node_writes(tree: ast.AST) -> Iterator[ast.Attribute]:
     """Assignments to an attribute of a node, and deletions: of what is called `node` or `*.node`, or by the name of the
     attribute."""
-    for target in ast.walk(tree):
+    for target in walked(tree):
         if not isinstance(target, ast.Attribute) or isinstance(target.ctx, ast.Load):
             continue
         owner = ast.unparse(target.value)
@@ -359,7 +366,7 @@ def loose_tasks(tree: ast.AST) -> Iterator[ast.Call]:
 
     A nursery opened in the same function is waited for there, unless the function yields inside it.
     """
-    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)]
+    scopes = [node for node in walked(tree) if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)]
     for scope in [tree, *scopes]:
         own = list(_of_scope(scope))
         waited_for: dict[str, bool] = {}
@@ -394,7 +401,8 @@ def knots(tree: ast.AST, *, any_attribute: bool) -> Iterator[tuple[ast.AST, str]
         for node in own:
             for target, value in _assigned(node):
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
-                    tied = isinstance(value, ast.Lambda) or ast.unparse(value) in {"self", *callables}
+                    named = isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in {"self", *callables}
+                    tied = isinstance(value, ast.Lambda) or named
                     if tied or any_attribute:
                         yield node, f"{ast.unparse(target)} is set from outside: give it to the constructor"
             if isinstance(node, ast.Lambda):

@@ -14,6 +14,7 @@ def test_the_policies_move_what_the_model_expects() -> None:
     assert loading_scale.moved(64, 0) == pytest.approx(expected_imbalance(64, 512), abs=0.005)
 
 
+@pytest.mark.slow
 def test_rows_and_a_plot(tmp_path: Path) -> None:
     rows = loading_scale.scale(Work(tmp_path), Options(quick=True, runs=1, plots=tmp_path / "plots"), "c")
     assert all(row.value is not None for row in rows)

@@ -7,12 +7,15 @@ be twice too long. CPU time of the loop's thread, so that what else the machine 
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from scripts.benchmarks.trust_turns import BAR_S, measured
 from tests.conftest import Logs
 
 CASES = ("a list of files", "a layout that is none", "parts of", "requests", "many learners")
 
 
+@pytest.mark.slow
 def test_nobody_keeps_the_event_loop_for_long(logs: Logs) -> None:
     logs.expect("is not followed")
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:

@@ -3,6 +3,7 @@
 Nothing of the checkout is seen in there: commands run with -I, elsewhere, and without compilers where that is asked.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ NEWEST_MINOR = 20
 """Of the names python3.11, python3.12, ... that are looked for."""
 
 
+@functools.cache
 def interpreters() -> dict[str, Path]:
     """ "3.12" -> an interpreter that can make environments and has headers; of PATH, of pyenv, this one. And the
     distribution's own: it has headers in places of its own, and may be older than all others of its minor version."""

@@ -32,7 +32,6 @@ from tests.install.environments import (
 
 pytestmark = [pytest.mark.long, pytest.mark.fuse, pytest.mark.timeout(1800)]
 
-INTERPRETERS = interpreters()
 EXTRAS = ("hdf5", "lmdb", "tfrecord", "parquet", "encoding", "plot")
 """Not mpi, which is a cluster's own, nor torch."""
 WHEELS_ONLY = ("--only-binary", ":all:")
@@ -40,7 +39,14 @@ COMPILED = ("--no-cache-dir",)
 """pip keeps the pyfuse3 that it has compiled, and takes it for one with another libfuse."""
 
 
-@pytest.fixture(scope="module", params=INTERPRETERS.values(), ids=INTERPRETERS.keys())
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    # They are looked for only where these tests run.
+    if "python" in metafunc.fixturenames and metafunc.config.getoption("--long"):
+        found = interpreters()
+        metafunc.parametrize("python", found.values(), ids=found.keys(), scope="module", indirect=True)
+
+
+@pytest.fixture(scope="module")
 def python(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
@@ -56,7 +62,7 @@ def build_wheels(*arguments: str | Path) -> None:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all wheels of this release, new."""
     folder = tmp_path_factory.mktemp("dist")
-    build_wheels("--into", folder, *INTERPRETERS.values())
+    build_wheels("--into", folder, *interpreters().values())
     return folder
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.layers import ROOT
 
+pytestmark = pytest.mark.slow  # compiled with sanitizers, once for each
+
 PLANE = ROOT / "mountd" / "native" / "plane"
 WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),

@@ -101,6 +101,7 @@ def test_without_matplotlib_only_plots_are_missing(monkeypatch: pytest.MonkeyPat
     assert hfs(*IMAGENET, *RATES).exit_code == 0
 
 
+@pytest.mark.slow
 def test_imbalance(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = hfs("--imbalance", "--nodes", "1,8,64", "--step-samples", "32", "--json", "--plot", tmp_path / "i.png")

@@ -100,6 +100,7 @@ def test_homes_of_small_files_are_of_their_paths_below_the_mount() -> None:
     assert found.owners(layout).tolist() == [home(name, 0) for name in (b"x/1", b"x/2", b"x/3")]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 99), st.integers(1, 30), st.integers(1, 4), st.integers(1, 700), st.booleans())
 def test_a_sample_is_at_home_where_most_of_its_bytes_are(
     seed: int, samples: int, most: int, largest: int, blocks: bool

@@ -191,6 +191,7 @@ def test_a_small_file_does_not_become_a_large_array_unasked(make: Any, read: Any
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_what_is_meant_is_decoded() -> None:
     data = constant_lines(100)
     assert decode(data).shape == (100, 8192)

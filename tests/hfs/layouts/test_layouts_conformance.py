@@ -16,7 +16,6 @@ import pytest
 import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from hfs.layouts import reading
 from hfs.layouts.check import faults
@@ -27,6 +26,9 @@ from hfs.layouts.tree import build_tree
 from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, Case
 from tests.hfs.layouts.layout_data import sample_pieces
+from tests.support.late_module import LateModule
+
+tariterators = LateModule("webdataset.tariterators")
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.format}: {case.name}")
 first_cases = list({case.format: case for case in reversed(CASES)}.values())
@@ -194,7 +196,9 @@ def test_samples_are_those_of_webdataset_whatever_members_are_called(
             archive.addfile(member, io.BytesIO(b"%04d" % number))
     with open(path, "rb") as stream:
         try:
-            samples = list(group_by_keys(tar_file_expander([{"url": str(path), "stream": stream}])))
+            samples = list(
+                tariterators.group_by_keys(tariterators.tar_file_expander([{"url": str(path), "stream": stream}]))
+            )
             values = [[one[name] for name in one if name not in {"__key__", "__url__"}] for one in samples]
             fault = None if any(map(any, values)) else "no samples in it|none of its samples has a byte"
         except ValueError:

@@ -251,6 +251,7 @@ def final_loss(epochs: list[NDArray[np.int64]], seed: int) -> float:
     return float(np.mean((np.tanh(inputs @ inner + inner_bias) @ outer + outer_bias - answers) ** 2))
 
 
+@pytest.mark.slow
 def test_a_model_trains_as_well_with_group_shuffle_as_with_global_shuffle() -> None:
     """Equal final losses within one standard deviation over five seeds; the file's own order is clearly worse."""
     in_order = np.arange(SAMPLES).reshape(LEARNERS, -1)  # each learner reads its part of the file as it lies

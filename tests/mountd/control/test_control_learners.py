@@ -241,6 +241,7 @@ def test_connections_that_do_not_join_take_no_place_from_learners(
     run(test)
 
 
+@pytest.mark.slow
 def test_a_learner_that_floods(tmp_path: Path) -> None:
     async def test() -> None:
         async with daemon(tmp_path / "s") as served:

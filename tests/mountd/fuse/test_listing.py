@@ -27,6 +27,7 @@ def grown(*blocks: bytes) -> Listing:
     return listing
 
 
+@pytest.mark.slow
 def test_a_directory_is_read_as_the_kernel_gives_it(tmp_path: Path) -> None:
     names = [b"n" * 255, b"\xff\xfe\n", b"a", *(b"%05d" % number for number in range(20_000)), b".hidden", b"..."]
     for name in names:

@@ -143,6 +143,7 @@ async def test_what_a_lost_node_was_home_of_belongs_to_another() -> None:
         assert await nodes.fetch(path, asker=asker) is PeerAnswer.HIT
 
 
+@pytest.mark.slow
 async def test_few_are_answered_at_a_time_and_too_many_are_refused() -> None:
     async with job() as nodes:
         nodes.stores[1].delay_s = 0.01
@@ -221,6 +222,7 @@ def test_decode_gives_a_word_or_a_word_error(message: bytes) -> None:
         pass
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_any_message_may_be_lost_delayed_or_spoilt(data: st.DataObject) -> None:

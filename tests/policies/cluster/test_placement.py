@@ -42,6 +42,7 @@ def test_shares_are_as_the_weights() -> None:
     assert (found / 50_000).tolist() == pytest.approx([1, 2, 0, 5], rel=0.03)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.0]), min_size=2, max_size=9), st.data())
 def test_only_the_keys_of_a_lost_node_move(weights: list[float], data: st.DataObject) -> None:

@@ -187,6 +187,7 @@ def test_random_order_gains_from_the_budget() -> None:
     assert len(reader.fetched) == len(set(reader.fetched))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directories", [1, 30])
 def test_of_a_data_set_far_larger_than_the_budget_most_files_are_foreseen(directories: int) -> None:
     """With the budget alone it was less than half of them."""

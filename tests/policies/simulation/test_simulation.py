@@ -122,6 +122,7 @@ def test_what_fits_is_read_once(way: str, siblings_bytes: int) -> None:
     assert all(other.seconds < first.seconds for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["fill-once", "hinted"])
 def test_more_cache_never_has_fewer_hits(way: str) -> None:
     pieces = small(200)
@@ -209,6 +210,7 @@ def test_chunks_of_a_large_file_are_fetched_behind_a_sequential_read() -> None:
     assert first.seconds < count * 0.5 / 4
 
 
+@pytest.mark.slow
 def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = small(3000, folders=20)
     epochs = orders(pieces, 2)
