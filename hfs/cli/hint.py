@@ -159,10 +159,10 @@ def record(
                 except KeyboardInterrupt:
                     break
     except FileNotFoundError:
-        complain(f"{command[0]}: not found")
+        complain(f"{command[0]}: not found; give the path of a program, or one that is in PATH")
         ctx.exit(NOT_FOUND)
     except OSError as error:
-        complain(f"{command[0]}: cannot be executed ({error.strerror})")
+        complain(f"{command[0]}: cannot be executed ({error.strerror}); chmod +x, or give what runs it")
         ctx.exit(CANNOT_EXECUTE)
     finally:
         parts.close()  # type: ignore[attr-defined] # it is a generator

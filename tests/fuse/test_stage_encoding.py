@@ -190,7 +190,7 @@ def test_without_the_library_the_mount_says_what_to_install(source: Path, hfs_mo
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('it is not there')")
     path = os.pathsep.join([str(hidden.parent), *(part for part in sys.path if part)])
-    with pytest.raises(AssertionError, match=r"pip install 'hfs-cache\[encoding\]'"):
+    with pytest.raises(AssertionError, match=r"pip install 'numcodecs>=0\.16\.1'"):
         hfs_mount(source, *AUTO, env={"PYTHONPATH": path})
     hfs = hfs_mount(source, env={"PYTHONPATH": path})
     epoch(hfs)

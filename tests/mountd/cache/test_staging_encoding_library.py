@@ -24,7 +24,7 @@ def test_without_the_library_who_asks_is_told_what_to_install(monkeypatch: pytes
     encoded = Shrinker().shrink(memoryview(bytes(100_000)), 1)
     assert encoded is not None
     monkeypatch.setitem(sys.modules, "numcodecs", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hfs-cache\[encoding\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'numcodecs>=0\.16\.1'"):
         Shrinker()
     with pytest.raises(OSError, match="pip install") as raised:
         expand(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
