@@ -60,7 +60,8 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
 
 
 def _lives(pid: int) -> bool:
-    return pid > 0 and os.path.exists(f"/proc/{pid}")
+    """And is not this command, which has looked at the mount too."""
+    return pid > 0 and pid != os.getpid() and os.path.exists(f"/proc/{pid}")
 
 
 def of_learner(situation: Situation, learner: Mapping[str, Any]) -> Situation:

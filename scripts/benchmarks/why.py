@@ -138,6 +138,15 @@ def _folder(work: Work, name: str, count: int, size: int) -> Path:
     return data.stamped(work.data / f"why-{name}-{count}", {"count": count, "bytes": size}, make)
 
 
+def _wait_full(mount: Mount) -> None:
+    """Until then all that is read is staged."""
+    until_s = time.monotonic() + COMMAND_LIMIT_S
+    while mount.status()["staged"]["state"] != "full":
+        if time.monotonic() > until_s:
+            raise BenchError("the cache was to be full")
+        time.sleep(0.5)
+
+
 # -- situations --------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +166,7 @@ def cache_size(stage: Stage) -> Mount:
     source = stage.small()
     mount = stage.mount(source, "--cache-size", str(SMALL * SMALL_BYTES // 8))
     stage.read("files", mount.path, 2)
+    _wait_full(mount)
     return mount
 
 
@@ -227,6 +237,7 @@ def larger_data(stage: Stage) -> Mount:
     """Large files, from the first byte to the last, in a cache of a quarter of them."""
     mount = stage.mount(stage.large(), "--cache-size", str(LARGE * LARGE_BYTES // 4))
     stage.read("whole", mount.path, 2)
+    _wait_full(mount)
     return mount
 
 

@@ -1,6 +1,9 @@
 """The screen of a mount: short whatever happens, and right about what it says."""
 
+import os
+
 from hfs.cli.run_summary import since
+from hfs.cli.situation import situation_of
 from hfs.cli.status_screen import MOST_LINES, run_lines, screen
 from tests.support.statuses import GB, STATUS, learner, traffic
 
@@ -42,6 +45,11 @@ def test_an_epoch_that_has_just_begun_says_nothing_of_the_job() -> None:
     assert "wrong         the job waits for its own decoding: the data is here" in screen(
         {**STATUS, "hints": {"learners": [one]}, "readers": []}
     )
+
+
+def test_a_command_that_asks_is_no_reader() -> None:
+    readers = [{"pid": pid, "command": "hfs", "reads": 1, "bytes": 0} for pid in (os.getpid(), os.getppid(), 0)]
+    assert situation_of({**STATUS, "readers": readers}).readers == 1
 
 
 def test_a_process_that_is_several_learners_loads_once() -> None:
