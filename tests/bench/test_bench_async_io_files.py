@@ -121,6 +121,7 @@ def test_rows_that_could_not_be_measured_are_left_out_unless_they_have_a_bar() -
     assert table.measured_rows([fine, bare, barred]) == [fine, barred]
 
 
+@pytest.mark.slow
 def test_batches_have_the_sizes_asked_for_and_are_the_same_every_time(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from hfs.mountd.control.traffic import LOOK_S, Traffic
@@ -22,6 +23,7 @@ class Jobs:
         return ReadCounts(0, 0, 100 * seconds, 0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_the_last_minute_and_the_last_day() -> None:
     metrics = Metrics()
     traffic = Traffic(metrics, Jobs(metrics).counted, lambda: 7, trio.current_time)

@@ -313,6 +313,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.integers(0, 1))
 def test_a_kernel_never_sees_another_version_under_a_node_or_a_handle(events: list[tuple[str, int]], lost: int) -> None:

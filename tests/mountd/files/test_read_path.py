@@ -245,6 +245,7 @@ async def test_a_handle_pins_and_releases() -> None:
         assert caught.value.errno == errno.ESTALE
 
 
+@pytest.mark.slow
 @given(
     size=st.integers(1, 6 * CHUNK),
     reads=st.lists(st.tuples(st.integers(0, 7 * CHUNK), st.integers(1, 2 * CHUNK), st.integers(0, 3)), max_size=8),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import pytest
 import trio
 import trio.testing
 
@@ -91,6 +92,7 @@ async def _epochs(parts: Parts, order: list[list[int]]) -> list[int]:
     return alone
 
 
+@pytest.mark.slow
 async def test_an_order_of_chunks_that_repeats_is_fetched_ahead_although_the_cache_is_full() -> None:
     async with daemon(with_file(20 * CHUNK), workers=4, push=True) as parts:
         parts.staging.room_bytes = 0
@@ -103,6 +105,7 @@ async def test_an_order_of_chunks_that_repeats_is_fetched_ahead_although_the_cac
         assert bytes_read <= 1.05 * 5 * alone[0] * 24_576
 
 
+@pytest.mark.slow
 async def test_orders_that_never_repeat_cost_next_to_nothing() -> None:
     async with daemon(with_file(20 * CHUNK), workers=4) as parts:
         parts.staging.room_bytes = 0

@@ -195,6 +195,7 @@ def _take_and_give(root: Path, name: str, steps: int) -> None:
         os.write(steps, b".")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moments", [20, pytest.param(100, marks=pytest.mark.long)])
 def test_a_daemon_that_is_killed_at_any_moment_leaves_no_more_than_the_size(
     tmp_path: Path, ledger: Ledger, moments: int

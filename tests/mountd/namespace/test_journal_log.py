@@ -34,6 +34,7 @@ CHANGES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(CHANGES, st.randoms(use_true_random=False))
 def test_a_kill_at_any_byte_leaves_the_table_before_or_after_the_change(

@@ -468,6 +468,7 @@ CHANGES = ("link", "unlink", "rename", "create", "rewrite", "move", "take out")
 WORK = ("look up", "look up", "children", "forget", "open", "close", "hold", "release", "renew", "expire", "wait")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     steps=st.lists(
