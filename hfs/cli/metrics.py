@@ -29,7 +29,7 @@ def notes(config: Config, status: Mapping[str, Any]) -> Iterator[str]:
     """The lines."""
     told, made, staged = status.get("monitoring", {}), status.get("config", {}), status.get("staged", {})
     if staged.get("state") == "off":
-        yield f"{staged.get('last_error')}; all is read from the source until it is well"
+        yield f"{staged.get('last_error') or 'there is no cache'}; all is read from the source until it is well"
     for key, wanted, error in (
         ("metrics", config.metrics, told.get("error")),
         ("metrics-file", config.metrics_file, told.get("file_error")),

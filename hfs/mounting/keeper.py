@@ -210,7 +210,7 @@ def _holder(held: dict[str, Any]) -> str:
     if held.get("job"):
         return printable(f"job {held['job']}")
     what = "the session of process" if held.get("session") else "process"
-    return printable(f"{what} {held.get('pid')} ({held.get('command')})")
+    return printable(f"{what} {held.get('pid', '?')} ({held.get('command', '?')})")
 
 
 def _connect(path: str, owner: int, until_s: float) -> socket.socket:
