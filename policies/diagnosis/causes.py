@@ -117,7 +117,7 @@ def _source_fails(s: Situation) -> Finding | None:
         "source-errors",
         1.0,
         "the source answers with errors: only what is staged can be read",
-        f"{s.source_errors:,} operations have failed, the last one with: {s.source_failure}",
+        f"failed operations: {s.source_errors:,}, the last one with: {s.source_failure}",
         "see what is wrong with SOURCE: ls it, ask its servers; if it was mounted anew meanwhile, hfs umount and hfs "
         "mount again",
     )

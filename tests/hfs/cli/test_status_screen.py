@@ -102,7 +102,7 @@ def test_a_source_that_answers_with_errors_is_told() -> None:
     source = {"path": "/lustre/images", "errors": 2, "failure": "Transport endpoint is not connected"}
     text = "\n".join(screen({**STATUS, "source": source}))
     assert "faults        2 source errors" in text
-    assert "seen: 2 operations have failed, the last one with: Transport endpoint is not connected" in text
+    assert "seen: failed operations: 2, the last one with: Transport endpoint is not connected" in text
 
 
 def test_readers_that_the_daemon_has_given_nothing_are_not_named() -> None:
