@@ -10,7 +10,8 @@ import pytest
 from tests.fuse.harness import ROOT, run
 
 
-@pytest.mark.parametrize("model", ["numpy", "torch"])
+# What runs them is the same for both; the second starts slowly.
+@pytest.mark.parametrize("model", ["numpy", pytest.param("torch", marks=pytest.mark.long)])
 @pytest.mark.slow
 @pytest.mark.timeout(180)  # it trains twice: twenty seconds, and on a machine with much else to do a minute and more
 def test_quickstart(tmp_path: Path, model: str) -> None:
