@@ -70,6 +70,7 @@ def test_the_client_wheel_wants_what_a_training_job_imports_and_the_daemon_as_an
     assert "Typing :: Typed" in found.get_all("Classifier", [])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)  # an environment and a dozen programs, 12 s of CPU
 def test_a_training_job_needs_nothing_but_the_client_wheel(wheel: Path, tmp_path: Path) -> None:
     """Imports, orders, layouts and codecs where there is no trio, pyfuse3 or torch; a mount says in a line what is
@@ -106,6 +107,7 @@ def test_the_native_distribution_has_all_c_parts_and_the_licenses_of_what_is_wit
     assert {"LGPL-2.1-only", "LGPL-2.1-or-later"} <= {*made["project"]["license"].split(" AND ")}
 
 
+@pytest.mark.slow
 def test_an_sdist_has_all_that_it_is_built_with(tmp_path: Path) -> None:
     checkout = copy_of_checkout(tmp_path / "checkout")
     code = "import sys; sys.path.insert(0, 'scripts/packaging'); import backend; backend.build_sdist('..')"

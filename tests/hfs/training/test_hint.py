@@ -263,7 +263,7 @@ def test_without_a_daemon(tmp_path: Path, logs: Logs) -> None:
     assert len(logs.records) == 1
     logs.expect("in no mount of hfs")
     assert list(hinted([0], files=[str(tmp_path / "x")])) == [0]
-    logs.expect("not a mount of hfs that answers")
+    logs.expect("not in a mount of hfs; hfs status lists the mounts")
     assert list(hinted([0], files=[str(tmp_path / "x")], mount=str(tmp_path))) == [0]
 
 

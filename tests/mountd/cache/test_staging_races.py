@@ -308,6 +308,7 @@ def test_cancelled_waiters_leave_nothing_behind(tmp_path: Path) -> None:
     run(verify, str(tmp_path))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.random_module(), st.integers(0, 1 << 32), st.sampled_from(["lru", "fill-once"]))
 def test_whatever_happens_together_no_byte_is_wrong(

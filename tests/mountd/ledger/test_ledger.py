@@ -130,6 +130,7 @@ def test_who_looks_at_a_record_for_a_moment_does_not_look_like_a_daemon(
     os.close(looking)
 
 
+@pytest.mark.slow
 def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> None:
     path = tmp_path / "record"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
