@@ -75,6 +75,10 @@ class StagingError(HfsError):
     """The cache disk failed. The caller goes on with the next tier."""
 
 
+class NotTaken(StagingError):
+    """The cache is full, or its disk rests: whatever else came now would not be taken either."""
+
+
 class Interrupted(HfsError):
     """The process that asked is being killed; the kernel keeps it until it gets an answer."""
 

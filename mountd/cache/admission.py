@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-from hfs.mountd.base.errors import StagingError
+from hfs.mountd.base.errors import NotTaken
 from hfs.mountd.cache.evictor import Evictor
 from hfs.mountd.cache.objects import CacheContext, StagedFile
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
@@ -58,6 +58,6 @@ class Admission:
             return None
         return self._context.health.why_resting() or self._context.room.what_limits()
 
-    def refusal(self, size_bytes: int) -> StagingError:
+    def refusal(self, size_bytes: int) -> NotTaken:
         """What to raise for so many bytes that were not taken."""
-        return StagingError(self.why_not(size_bytes) or "the cache disk does not keep up")
+        return NotTaken(self.why_not(size_bytes) or "the cache disk does not keep up")

@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 
-from hfs.mountd.base.errors import HfsError, StagingError
+from hfs.mountd.base.errors import HfsError, NotTaken, StagingError
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.core.metrics import Metrics
@@ -143,7 +143,7 @@ class PendingFiles:
             self._done(entry)
         else:
             self.held_bytes -= entry.held_bytes
-            self.failed(entry, StagingError(self._why_lost(entry)))
+            self.failed(entry, NotTaken(self._why_lost(entry)))
 
     def _why_lost(self, entry: PendingFile) -> str:
         why = self._cache.admission.why_not(entry.file.size)

@@ -5,7 +5,7 @@ Plain counting, no I/O; faults are named up to a bound and handed out once.
 
 from __future__ import annotations
 
-from hfs.mountd.base.errors import HfsError, StagingError
+from hfs.mountd.base.errors import HfsError, NotTaken, StagingError
 from hfs.mountd.wire.protocol import PathFault, Progress, Result
 
 _MAX_FAULTS = 1000
@@ -53,7 +53,7 @@ class ProgressCounter:
         self.failed += 1
         if self._named < _MAX_FAULTS:
             self._named += 1
-            self._faults.append(PathFault(path, str(error), isinstance(error, StagingError)))
+            self._faults.append(PathFault(path, str(error), isinstance(error, NotTaken)))
 
     def lost(self, files: int, size_bytes: int, why: str) -> None:
         """So many files that were done are so no longer; which, nobody knows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hfs.mountd.base.errors import HfsError, StagingError, VersionChanged
+from hfs.mountd.base.errors import HfsError, NotTaken, StagingError, VersionChanged
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.control.fitting import Fitting
 from hfs.mountd.control.pending_files import PendingFile, PendingFiles
@@ -73,7 +73,7 @@ class NodeStaging:
             if self.is_too_much(sum(lacks)):
                 for node, size_bytes in zip(nodes, lacks, strict=True):
                     if size_bytes:
-                        self._work.fail(node.path, StagingError(self._cache.room.what_limits()))
+                        self._work.fail(node.path, NotTaken(self._cache.room.what_limits()))
                 nodes = [node for node, size_bytes in zip(nodes, lacks, strict=True) if not size_bytes]
             else:
                 await self._cache.evictor.wait_room(sum(lacks))
@@ -142,7 +142,7 @@ class NodeStaging:
         lacks_bytes += file.overhead_bytes() if file.object_id is None else 0
         is_part = lacks_bytes > self._fitting.command_limit_bytes()
         if not is_part and self.is_too_much(lacks_bytes):
-            raise StagingError(self._cache.room.what_limits())
+            raise NotTaken(self._cache.room.what_limits())
         entry.lacks_bytes, entry.room_bytes = lacks_bytes, file.room_bytes
         entry.staged_bytes = file.staged_bytes()
         self._begun.add(entry)
@@ -150,7 +150,7 @@ class NodeStaging:
         try:
             wanted_bytes = sum(begun.wanted_bytes for begun in self._begun)
             if not is_part and not await self._cache.evictor.wait_room(wanted_bytes):
-                raise StagingError(self._cache.admission.why_not(wanted_bytes) or self._cache.room.what_limits())
+                raise NotTaken(self._cache.admission.why_not(wanted_bytes) or self._cache.room.what_limits())
             empty = await self._sparse_files.empty_chunks(entry.node, file, ours)
             await self._cache.writer.put_holes(file, empty)
             await self._resolver.ensure_file(entry.node, file)

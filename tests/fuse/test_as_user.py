@@ -197,7 +197,7 @@ def test_another_release_takes_over_as_the_same_user_only(
     for options in (("--as-user", "61002:61002"), ("--as-user", "61001:61000"), ()):
         refused = run(*take, *others, *options, env=env)
         assert refused.returncode == 2
-        assert "as-user: the mount was made with '61001:61000:7', and" in refused.stderr
+        assert "as-user: the mount was made with 61001:61000:7, and" in refused.stderr
         refused = run(hfs_command(), "mount", hfs.source, hfs.path, "--cache", hfs.cache, *others, *options, env=env)
         assert refused.returncode == 2
         assert "as-user: it has '61001:61000:7', and" in refused.stderr
