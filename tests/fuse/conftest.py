@@ -48,11 +48,37 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+VARIANTS = {
+    "test_pytorch_dataloader": {"slowfs", "stateless"},
+    "test_kill_9_never_leads_to_a_wrong_byte": {"passthrough"},
+    "test_a_training_reads_what_it_would_read_and_the_source_once": {"young-0", "lent-2"},
+    "test_prefetch_of_one_steps_back_while_a_reader_of_the_other_waits_and_still_comes_to_its_end": {"7"},
+    "test_what_is_pinned_stays_whatever_else_is_read": {"lru"},
+    "test_bytes_from_the_cache_after_a_remount": {"slowfs"},
+    "test_large_directory": {"slowfs"},
+    "test_all_of_it_is_right_for_the_user_and_for_root_also_after_a_crash_and_warm": {"private", "squashes, asked"},
+    "test_small_files_are_fetched_without_python_all_the_same": {"private, asked", "squashes"},
+    "test_another_image_on_the_same_loop_device": {"ext4-s"},
+    "test_a_tree_is_warmed_once": {"immutable"},
+    "test_a_listing_does_not_fail_for_a_name_that_nobody_has_asked_for": {"eio forever"},
+    "test_all_is_read_with_few_descriptors": {"slowfs"},
+    "test_commands_and_jobs_beside_modules_of_our_names": {"modules"},
+    "test_the_mount_answers_as_the_directory_does": {"daemon"},
+    "test_ls_l_is_the_same": {"slowfs"},
+}
+"""Run with --long only: what they show is shown of each half by others. Five seconds each are too much for every
+commit."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before what is long is taken out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.fuse)
+            name, _, variant = item.name.partition("[")
+            if variant[:-1] in VARIANTS.get(name, ()):
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the parametrize marks

@@ -74,7 +74,7 @@ LIBRARIES |= {"train_lmdb": "lmdb", "train_zarr": "zarr"}
 LIBRARIES |= {"weights": "safetensors", "tf_records": "tfrecord"}
 
 SLOW = {"ddp", "fit"}
-LONG = {"train_lmdb", "train_zarr"}
+LONG = {"train_lmdb", "train_zarr", "stream", "rows", "arrow", "weights"}
 
 
 def marked(name: str) -> object:

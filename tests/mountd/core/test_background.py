@@ -230,7 +230,7 @@ def _raise(_name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("for_ever", [False, True])
+@pytest.mark.parametrize("for_ever", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_whatever_fails_unforeseen_below_the_cache_nobody_waits_for_ever(
     tmp_path: Path, logs: Logs, for_ever: bool
 ) -> None:
