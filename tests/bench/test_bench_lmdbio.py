@@ -184,6 +184,7 @@ def test_a_step_with_a_walk_pays_for_it_once() -> None:
 
 
 @pytest.mark.fuse
+@pytest.mark.long
 def test_a_group_measures_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lmdbio_data, "RECORDS_QUICK", 4000)  # three chunks
     monkeypatch.setattr(lmdbio_mount, "PART_QUICK", 20)

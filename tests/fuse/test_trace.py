@@ -29,6 +29,7 @@ with ThreadPoolExecutor(2) as pool:
 
 
 @pytest.mark.fuse
+@pytest.mark.long
 def test_a_recorded_epoch_tells_the_hits_of_a_smaller_cache(
     tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]
 ) -> None:

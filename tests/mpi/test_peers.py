@@ -41,7 +41,7 @@ def assert_read_once(nodes: Daemons) -> None:
     assert sum(nodes.counters("source_read_bytes")) <= allowed_bytes, nodes.counters("staging_dropped")
 
 
-@pytest.mark.parametrize("placement", ["replicate", "partition"])
+@pytest.mark.parametrize("placement", [pytest.param("replicate", marks=pytest.mark.long), "partition"])
 def test_the_source_is_read_once_for_all(placement: str, data: Path, daemons: Callable[..., Daemons]) -> None:
     nodes = daemons(data, 3, "--placement", placement, "-o", f"buffer={16 * CHUNK_BYTES}").wait()
     for rank in range(3):

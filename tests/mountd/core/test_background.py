@@ -230,16 +230,24 @@ def _raise(_name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("for_ever", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("for_ever", "step"),
+    [
+        (False, 3),
+        (True, 9),
+        pytest.param(False, 1, marks=pytest.mark.long),
+        pytest.param(True, 3, marks=pytest.mark.long),
+    ],
+)
 def test_whatever_fails_unforeseen_below_the_cache_nobody_waits_for_ever(
-    tmp_path: Path, logs: Logs, for_ever: bool
+    tmp_path: Path, logs: Logs, for_ever: bool, step: int
 ) -> None:
     """Each operation of disk and index in turn raises what no rule foresees, once, or from then on."""
     logs.expect(FAULT)
     logs.expect("the writer has failed; serving from the source")
     number, reached = 0, True
     while reached:
-        number += 3 if for_ever else 1
+        number += step
         reached = run(_stage_with_a_fault, tmp_path / str(number), number, for_ever)
         run(verify, str(tmp_path / str(number)))
     assert number > 20
