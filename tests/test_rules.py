@@ -44,6 +44,20 @@ def test_a_declared_warning_must_come() -> None:
     assert "but not logged:\n  disk full" in str(logs.verdict())
 
 
+@pytest.mark.parametrize(("marker", "is_left_out"), [("slow", True), ("alone", False)])
+def test_when_the_time_of_ci_is_over_what_is_slow_is_left_out(
+    marker: str, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = SimpleNamespace(get_closest_marker=lambda name: name == marker)
+    for until, is_over in (("inf", False), ("1", True)):
+        monkeypatch.setenv("TESTS_UNTIL", until)
+        try:
+            conftest.pytest_runtest_setup(item)  # type: ignore[arg-type]  # a stand-in
+            assert not (is_over and is_left_out)
+        except pytest.skip.Exception:
+            assert (is_over, is_left_out) == (True, True)
+
+
 @pytest.mark.parametrize(("marker", "why_not"), [("fuse", "why_no_fuse"), ("mpi", "why_no_mpi")])
 def test_what_cannot_be_run_here_skips_and_in_ci_fails(
     marker: str, why_not: str, monkeypatch: pytest.MonkeyPatch
