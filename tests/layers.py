@@ -101,7 +101,6 @@ JOB_SIDE = (
     "hfs/training/drawing_alone.py",
     "hfs/training/hinted_iterator.py",
     "hfs/training/known_orders.py",
-    "hfs/training/random_states.py",
     "hfs/training/sampler_order.py",
     "hfs/training/stand_in.py",
     "hfs/training/told_order.py",

@@ -25,25 +25,11 @@ _PATHS = frozenset({
 """What a parameter is called that takes a path."""
 
 
-class _Path(click.types.StringParamType):
-    """A path, taken as it is: the shell completes it, and whoever uses it judges it."""
+class _Completed(click.types.StringParamType):
+    """A text, taken as it is, since whoever uses it judges it; the shell completes it: as one of `words`, else as a
+    path."""
 
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click's
-        param: click.Parameter,  # noqa: ARG002 - click's
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """Files and directories, as the shell lists them."""
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
-
-
-class _Words(click.types.StringParamType):
-    """One of a few words, taken as it is: the shell completes it, and whoever uses it judges it."""
-
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str] = ()) -> None:
         self._words = words
 
     def shell_complete(
@@ -52,9 +38,11 @@ class _Words(click.types.StringParamType):
         param: click.Parameter,  # noqa: ARG002 - click's
         incomplete: str,
     ) -> list[CompletionItem]:
-        """The words that begin so."""
+        """The words that begin so; or files and directories, as the shell lists them."""
         from click.shell_completion import CompletionItem
 
+        if not self._words:
+            return [CompletionItem(incomplete, type="file")]
         return [CompletionItem(word) for word in self._words if word.startswith(incomplete)]
 
 
@@ -97,9 +85,9 @@ class Command(click.Command):
         self.examples = tuple(examples)
         for parameter in self.params:
             if {parameter.metavar, parameter.name} & _PATHS and type(parameter.type) in _TEXTS:
-                parameter.type = _Path()
+                parameter.type = _Completed()
             elif type(parameter.type) in _TEXTS and len(words := (parameter.metavar or "").split("|")) > 1:
-                parameter.type = _Words(words)
+                parameter.type = _Completed(words)
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
         """Run the command. Raises click's Exit where it was to print and cannot."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import json
 import logging
 import logging.handlers
 import os
@@ -14,6 +15,7 @@ import queue
 import signal
 import stat
 import sys
+import time
 from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +24,6 @@ from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.socket_places import prefix_of
-from hfs.mounting.json_lines import JsonLines
 
 log = logging.getLogger(__name__)
 
@@ -157,3 +158,29 @@ def post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:
     except OSError:
         tail = []
     return "\n".join([f"the daemon {how} before the mount answered; its log is {log_path}", *tail])
+
+
+class JsonLines(logging.Formatter):
+    """A record as an object a line: `time` (RFC 3339, UTC), `level`, `logger`, `message`, and `exception`.
+
+    Whatever a message holds, a line is ASCII and one object: bytes of names that are not UTF-8 are shown as
+    backslashes, line breaks are escaped. The keeper writes lines of the same form (mountd/supervisor/log.py).
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, without its end."""
+        line = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": _plain(record.getMessage()),
+        }
+        exception = record.exc_text or (self.formatException(record.exc_info) if record.exc_info else "")
+        if exception:
+            line["exception"] = _plain(exception)
+        return json.dumps(line)
+
+
+def _plain(text: str) -> str:
+    """Without surrogates: an escape of one alone is JSON that many programs refuse."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -8,13 +8,13 @@ is seen by the interpreter's profile function, before the call.
 from __future__ import annotations
 
 import gc
+import random
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
-
-from hfs.training import random_states
 
 _LONGEST_S = 0.5
 _OTHERS = (
@@ -27,6 +27,30 @@ _LOCKS = {"acquire", "get", "put"}
 """Methods of C classes, which tell no module."""
 
 
+_States = list[tuple[Callable[[Any], object], Any]]
+"""What puts each state back, and the state."""
+
+
+def _states() -> _States:
+    """The random states of the process as they are: of Python, NumPy and PyTorch, of which those that the job has not
+    imported have none."""
+    found: _States = [(random.setstate, random.getstate())]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found.append((numpy.random.set_state, numpy.random.get_state(legacy=False)))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found.append((torch.set_rng_state, torch.get_rng_state()))
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    return found
+
+
+def _put_back(states: _States) -> None:
+    """Make all states those that `_states` has given."""
+    for put, what in states:
+        put(what)
+
+
 class Disturbs(BaseException):
     """The job's code has turned to somebody, or takes long. No Exception, which that code might catch."""
 
@@ -35,8 +59,8 @@ class DrawingAlone:
     """Within it code of the job runs alone. Not in two threads at once, and not within itself."""
 
     def __init__(self) -> None:
-        self._own = random_states.current()
-        self._kept: random_states.State = []
+        self._own = _states()
+        self._kept: _States = []
         self._profile: Any = None
         self._collects = False
         self._until = 0.0
@@ -44,14 +68,14 @@ class DrawingAlone:
 
     def begin_anew(self) -> None:
         """What it draws from is what the process's states are now."""
-        self._own = random_states.current()
+        self._own = _states()
 
     def __enter__(self) -> None:
-        self._kept = random_states.current()
+        self._kept = _states()
         self._warnings = warnings.catch_warnings()
         self._warnings.__enter__()
         warnings.simplefilter("ignore")
-        random_states.put_back(self._own)
+        _put_back(self._own)
         self._until = time.monotonic() + _LONGEST_S
         self._collects = gc.isenabled()
         gc.disable()  # what it finalizes is the job's, and may speak with others
@@ -65,9 +89,9 @@ class DrawingAlone:
         if self._collects:
             gc.enable()
         try:
-            self._own = random_states.current()
+            self._own = _states()
         finally:
-            random_states.put_back(self._kept)
+            _put_back(self._kept)
             self._warnings.__exit__(kind, error, trace)
 
     def _look(self, frame: FrameType, event: str, called: Any) -> None:  # noqa: ANN401 - a function of C, or nothing

@@ -2,13 +2,14 @@
 
 Each hands its request to what answers it: `entries`, `directories`, `opened_files`, `xattrs`. What needs no waiting was
 answered before by `fast_handlers`, if the extension is there. Never here: cache decisions, paths, retries. The mount is
-read-only: see `read_only`.
+read-only: see `_ReadOnly`.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from hfs.mountd.kernel import fastpath
 
@@ -24,13 +25,33 @@ from hfs.mountd.fuse.directories import DirectoryReplies
 from hfs.mountd.fuse.entries import EntryReplies
 from hfs.mountd.fuse.fast_handlers import FastHandlers
 from hfs.mountd.fuse.opened_files import FileReplies
-from hfs.mountd.fuse.read_only import ReadOnly
 from hfs.mountd.fuse.xattrs import XattrReplies
 from hfs.mountd.namespace import Asker
 from hfs.mountd.source import Source
 
 
-class Handlers(ReadOnly):
+async def _erofs(*_: object) -> NoReturn:
+    raise pyfuse3.FUSEError(errno.EROFS)
+
+
+_refuse: Any = _erofs
+"""Takes whatever each of them is given."""
+
+
+class _ReadOnly(pyfuse3.Operations):
+    """What would change something is answered EROFS, where the kernel does not do so by itself. Opens are looked at by
+    who answers opens.
+
+    A mount that is made here is `ro`, and its kernel never asks. Whoever has made one for us may have left that out, as
+    container runtimes do; without an answer programs would be told that the system call does not exist (ENOSYS), and
+    those that take a read-only file system for what it is, such as LMDB, would fail.
+    """
+
+    create = link = mkdir = mknod = rename = rmdir = symlink = unlink = _refuse
+    removexattr = setattr = setxattr = write = _refuse
+
+
+class Handlers(_ReadOnly):
     """The operations of one mount."""
 
     enable_acl = True

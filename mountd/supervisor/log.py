@@ -57,7 +57,7 @@ class Log:
         return os.dup(2)
 
     def written_as(self, form: str) -> None:
-        """As the daemon that serves now writes its own lines: "text" or "json" (hfs/mounting/json_lines.py)."""
+        """As the daemon that serves now writes its own lines: "text" or "json" (hfs/mounting/logs.py)."""
         self._form = form
 
     def info(self, text: str) -> None:

@@ -15,8 +15,11 @@ from hfs.policies.cluster.placement import Nodes, choose, owners
 from hfs.policies.simulation.cache import BEGIN_S
 from hfs.policies.simulation.node import SimulatedNode
 from hfs.policies.simulation.pieces import Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
-from hfs.policies.simulation.source import Link
 
+_SPREAD = 0.5
+"""From three to five quarters of the mean, as those of servers without load are."""
+_GOLDEN = 0.6180339887498949
+"""Its multiples fill the unit interval evenly, whatever their number (Weyl)."""
 _READER = -1
 """In the place of a piece: a reader goes on."""
 
@@ -49,8 +52,8 @@ class _Job:
         self._pieces = pieces
         self._mount = mount
         self._rates = rates
-        self._source = Link(rates.latency_s, rates.source_rate)
-        self._peers = Link(rates.peer_s, rates.peer_rate)
+        self._source = _Link(rates.latency_s, rates.source_rate)
+        self._peers = _Link(rates.peer_s, rates.peer_rate)
         self._events: list[tuple[float, int, int, int]] = []
         self._count = 0
         self._owners: list[int] | None = None
@@ -137,3 +140,25 @@ class _Job:
 
 def _part(epoch: Epoch, node: int, nodes: int) -> Epoch:
     return Epoch(epoch.pieces[node::nodes], epoch.sizes[node::nodes])
+
+
+class _Link:
+    """A source, or the network between nodes: latencies overlap, bandwidth does not. Times never go back.
+
+    A fetch is done when the link that all share has carried its bytes after all that was asked before, plus the
+    latency. Latencies are spread a little, always in the same way: else what is begun together comes together, again
+    and again.
+    """
+
+    def __init__(self, latency_s: float, rate: float) -> None:
+        self._latency_s = latency_s
+        self._rate = rate
+        self._free_s = 0.0
+        self._fetches = 0
+
+    def done_s(self, now_s: float, size_bytes: int) -> float:
+        """When a fetch that begins now has ended."""
+        self._fetches += 1
+        latency_s = self._latency_s * (1 + _SPREAD * (self._fetches * _GOLDEN % 1 - 0.5))
+        self._free_s = max(now_s, self._free_s) + size_bytes / self._rate
+        return self._free_s + latency_s

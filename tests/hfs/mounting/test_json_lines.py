@@ -13,7 +13,6 @@ import pytest
 from hfs.mountd.core.config import Config
 from hfs.mountd.supervisor.log import Log
 from hfs.mounting import logs
-from hfs.mounting.json_lines import JsonLines
 
 NAMES = ["plain", "caf\udce9\udcff", "a\nb\rc", "\u2028\x85", '"{}\\', "é€😀", "\0\x1b[31m", "\ud83d alone"]
 
@@ -99,7 +98,7 @@ def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
     *lines, last = (tmp_path / "log").read_bytes().splitlines()
     record = logging.makeLogRecord({"msg": "x", "name": "n", "levelname": "INFO"})
     for line, name in zip(map(json.loads, lines), NAMES, strict=True):
-        assert list(line) == list(json.loads(JsonLines().format(record)))
+        assert list(line) == list(json.loads(logs.JsonLines().format(record)))
         assert line["message"] == name.encode("utf-8", "backslashreplace").decode()
         assert (line["level"], line["logger"]) == ("WARNING", "hfs.mountd.supervisor")
     assert last.endswith(b" INFO hfs.mountd.supervisor: as before")
@@ -115,7 +114,7 @@ def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
 )
 def test_times_are_rfc_3339_in_utc(created: float, time: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     record = logging.makeLogRecord({"msg": "x", "created": created, "msecs": created % 1 * 1000})
-    assert json.loads(JsonLines().format(record))["time"] == time
+    assert json.loads(logs.JsonLines().format(record))["time"] == time
     monkeypatch.setattr("hfs.mountd.supervisor.log.time.time", lambda: created)
     Log(str(tmp_path / "log"), None, "json").info("x")
     assert json.loads((tmp_path / "log").read_text())["time"] == time
