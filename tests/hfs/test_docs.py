@@ -29,7 +29,7 @@ PROGRAMS: dict[str, click.Command] = {"hfs": cli, "hfs-hint": hint}
 FOREIGN = {
     *("--with-ft", "--map-by", "--ntasks-per-node", "--no-kill", "--nproc-per-node", "--standalone"),  # of launchers
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
-    *("--overlap", "--uid", "--label", "--format", "--array", "--mpi"),  # of srun, sbatch, squeue
+    *("--overlap", "--jobid", "--uid", "--label", "--format", "--array", "--mpi"),  # of srun, sbatch, squeue
     "--long",  # of scripts/check
     *("--only", "--runs", "--seed", "--quick", "--plots"),  # of scripts/bench
     *("--no-index", "--no-cache-dir", "--find-links", "--wheelhouse"),  # of pip, of scripts/wheels
