@@ -47,7 +47,7 @@ def hinted(
     absolute and below the mount, or relative to it. The result has all attributes and methods of the sampler.
 
     `ahead`: this sampler may be copied (its data set is not) and drawn from beside, which shows what it will give out;
-    all random states are put back. Not needed for the samplers of PyTorch and hfs and those with a `state_dict`; of any
+    all random states are put back. Not needed for the samplers of PyTorch, torchdata and hfs; of any
     other what it has given out is told. `index_of`: the index in an item, or all of them, where the sampler gives out
     something else: `hinted(sampler, ..., index_of=lambda item: item[1])`.
 
@@ -116,7 +116,13 @@ class Hinted(StandIn):
         return _stand_in(copy.deepcopy(self._hfs_bare, memo), copy.copy(self._hfs_hints))
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:  # noqa: ANN401 - as object's
+        if not self._hfs_hints.may_be_pickled():
+            return _unhinted, (self._hfs_bare,)
         return _stand_in, (self._hfs_bare, self._hfs_hints)
+
+
+def _unhinted(sampler: Any) -> Any:  # noqa: ANN401 - any sampler
+    return sampler
 
 
 def _stand_in(sampler: Any, hints: Hints) -> Hinted:  # noqa: ANN401 - any sampler

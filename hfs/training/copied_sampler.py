@@ -1,20 +1,22 @@
 """A copy of a job's sampler, drawn from in its place, so that it is known what the sampler will give out.
 
-Only where the sampler may be copied: it has `state_dict` and `load_state_dict`, or the job has said so. The copy shares
-nothing that drawing may change: containers, arrays and generators are its own. It is drawn where nobody notices
-(`drawing_alone.py`). Data sets are not copied: a sampler that only has `state_dict` sees of them the length and data,
-what the job has vouched for sees them whole. Models are neither copied nor run.
+Only where that changes nothing: of the samplers of PyTorch and torchdata that have a state, or where the job says so.
+A copy of any other may draw from what it shares with the job, a generator of its module, a file, a queue. The copy
+shares nothing that can be seen to change: containers, arrays and generators are its own. It is drawn, and ended, where
+nobody notices (`drawing_alone.py`). Data sets are not copied, models neither copied nor run.
 
 Everything here runs code of the job: it may raise anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import sys
 import time
 from collections.abc import Iterator, MutableMapping, MutableSequence, MutableSet
-from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, ModuleType
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,12 @@ _STEP_S = 0.004
 _STEP_INDICES = 1 << 16
 _LOOKED_AT = 1000
 """Objects of a sampler that are looked at for data sets and generators; more of them is no sampler."""
+_ARRAY_BYTES = 1 << 28
+"""Of all its arrays: copying them takes a tenth of a second. A memory map may be the whole data set."""
+_LIBRARIES = ("torch.utils.data.", "torchdata.")
+"""Whose samplers draw from what they hold, and from the global states."""
+_PLAIN = {"builtins", "collections", "numpy", "torch"}
+"""Modules of what such samplers hold."""
 _DATA_SETS = {"data_source", "dataset"}
 """What samplers call their data set."""
 _CONTAINERS = (
@@ -49,27 +57,23 @@ class NotCopied(HfsError):
     """The sampler has something that is not to be copied."""
 
 
-def may_be_copied(sampler: object) -> bool:
-    """Whether its state can be taken and given back, so that a copy is what the sampler is."""
-    return all(callable(getattr(sampler, name, None)) for name in ("state_dict", "load_state_dict"))
-
-
 class CopiedSampler:
     """A copy of a sampler, or of an iterator of it, and what it gives out."""
 
-    def __init__(self, sampler: Any, index_of: IndexOf | None, *, ahead: bool) -> None:  # noqa: ANN401 - any sampler
-        """`ahead`: the job vouches for it. Raises whatever copying raises."""
+    def __init__(self, sampler: Any, index_of: IndexOf | None, *, ahead: bool, resumed: bool = False) -> None:  # noqa: ANN401 - any sampler
+        """`ahead`: the job vouches for it. `resumed`: go on where the sampler's state says that it is. Raises whatever
+        copying raises."""
         self._index_of = index_of
         self._alone = DrawingAlone()
+        self._copy: Any = None
+        self._iterator: Iterator[Any] = iter(())
         with self._alone:
             self._copy = copy.deepcopy(sampler, _shared(sampler, ahead=ahead))
-            self._iterator: Iterator[Any] = iter(self._copy)
-
-    def load(self, state: object) -> None:
-        """Begin where a state says. Raises whatever loading raises."""
-        with self._alone:
-            self._copy.load_state_dict(copy.deepcopy(state))
+            if resumed:
+                self._copy.load_state_dict(copy.deepcopy(self._copy.state_dict()))
             self._iterator = iter(self._copy)
+        if self._alone.was_disturbed:
+            raise NotCopied("it turns to others")
 
     def pieces(self) -> Iterator[Indices]:
         """What it gives out from now on, by steps of some milliseconds. Ends where the copy ends or fails."""
@@ -78,24 +82,40 @@ class CopiedSampler:
 
     def _drawn(self) -> Iterator[Indices]:
         ended = False
-        while not ended:
-            numbers: list[int] = []
-            until = time.monotonic() + _STEP_S
-            with self._alone:
-                while len(numbers) < _STEP_INDICES and time.monotonic() < until:
-                    try:
-                        item = next(self._iterator)
-                    except (Exception, SystemExit, GeneratorExit, Disturbs):  # noqa: BLE001 - the job's will raise
-                        ended = True
-                        break
-                    numbers.extend(indices_of(item, self._index_of))
-            if numbers:
-                yield as_array(numbers)
+        try:
+            while not ended:
+                numbers: list[int] = []
+                until = time.monotonic() + _STEP_S
+                try:
+                    with self._alone:
+                        while len(numbers) < _STEP_INDICES and time.monotonic() < until:
+                            item = next(self._iterator)
+                            if self._alone.was_disturbed:  # and the sampler has caught that
+                                raise NotCopied("it turns to others")
+                            numbers.extend(indices_of(item, self._index_of))
+                except (Exception, SystemExit, GeneratorExit, Disturbs):  # noqa: BLE001 - the job's will raise
+                    ended = True
+                if numbers:
+                    yield as_array(numbers)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """What the copy does at its end (a `finally`, a `__del__`) it does alone too. The garbage collector may call
+        this."""
+        if self._copy is not None:
+            with contextlib.suppress(Exception), self._alone.unwatched():
+                self._iterator = iter(())
+                self._copy = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # never made
+            self._end()
 
 
 def copied_at_begin(sampler: Any, index_of: IndexOf | None, *, ahead: bool) -> CopiedSampler | None:  # noqa: ANN401
     """A copy of a sampler that is about to be begun; None: it may not be copied. Raises whatever copying raises."""
-    return CopiedSampler(sampler, index_of, ahead=ahead) if ahead or may_be_copied(sampler) else None
+    return CopiedSampler(sampler, index_of, ahead=ahead) if ahead or _is_of_a_library(sampler) else None
 
 
 def copied_at_work(
@@ -106,14 +126,19 @@ def copied_at_work(
     ahead: bool,
 ) -> CopiedSampler | None:
     """A copy that goes on where `iterator` is; None: there can be none. Raises whatever copying raises."""
-    if not isinstance(iterator, GeneratorType) and (ahead or may_be_copied(iterator)):
+    if not isinstance(iterator, GeneratorType) and (ahead or _is_of_a_library(iterator)):
         return CopiedSampler(iterator, index_of, ahead=ahead)
-    if may_be_copied(sampler):
-        state = sampler.state_dict()
-        copied = CopiedSampler(sampler, index_of, ahead=ahead)
-        copied.load(state)
-        return copied
+    if _is_of_a_library(sampler) or (ahead and _has_state(sampler)):
+        return CopiedSampler(sampler, index_of, ahead=ahead, resumed=True)
     return None
+
+
+def _has_state(sampler: object) -> bool:
+    return all(callable(getattr(type(sampler), name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _is_of_a_library(sampler: object) -> bool:
+    return _has_state(sampler) and f"{type(sampler).__module__}.".startswith(_LIBRARIES)
 
 
 def _shared(sampler: object, *, ahead: bool) -> dict[int, Any]:
@@ -121,7 +146,7 @@ def _shared(sampler: object, *, ahead: bool) -> dict[int, Any]:
     memo: dict[int, Any] = {}
     waiting: list[tuple[str, object]] = [("", sampler)]
     torch = sys.modules.get("torch")
-    seen = 0
+    seen = array_bytes = 0
     while waiting:
         name, thing = waiting.pop()
         if id(thing) in memo or isinstance(thing, str | bytes | int | float | None):
@@ -133,24 +158,66 @@ def _shared(sampler: object, *, ahead: bool) -> dict[int, Any]:
             raise NotCopied("it holds a model")
         if torch is not None and isinstance(thing, torch.Generator):
             memo[id(thing)] = torch.Generator(device=thing.device).set_state(thing.get_state())
-        elif thing is not sampler and (name in _DATA_SETS or _is_data_set(thing)):
-            memo[id(thing)] = _data_set(thing, ahead=ahead)
-        elif isinstance(thing, dict):
-            waiting += [("", value) for value in _first(thing.values())]
+        elif thing is not sampler and not ahead and name in _DATA_SETS:
+            memo[id(thing)] = _Length(thing)
+        elif thing is not sampler and _is_shared(name, thing):
+            memo[id(thing)] = thing
+        elif isinstance(thing, np.ndarray) or (torch is not None and isinstance(thing, torch.Tensor)):
+            array_bytes += thing.nbytes
+            if array_bytes > _ARRAY_BYTES:
+                raise NotCopied("it holds large arrays")
         elif isinstance(thing, list) and len(thing) > _LOOKED_AT and set(map(type, thing)) <= {int, str, float}:
             memo[id(thing)] = list(thing)  # much faster than what deepcopy does
-        elif isinstance(thing, list | tuple):
-            waiting += [("", value) for value in _first(thing)]
-        elif isinstance(thing, FunctionType):
-            waiting += [("", _in_cell(cell)) for cell in thing.__closure__ or ()]
-        elif isinstance(attributes := getattr(thing, "__dict__", None), dict) and not isinstance(thing, type):
-            waiting += list(attributes.items())
+        elif not ahead and not _is_plain(thing):
+            raise NotCopied(f"it holds {type(thing).__module__}.{type(thing).__qualname__}")
+        else:
+            waiting += _parts(thing)
     return memo
 
 
-def _in_cell(cell: CellType) -> object:
-    """What a function has taken from around it, and a copy would have too. Raises NotCopied where that may change."""
-    found = cell.cell_contents
+def _is_shared(name: str, thing: object) -> bool:
+    """Whether it is a data set, or an array that nobody changes."""
+    if isinstance(thing, np.ndarray):
+        return not thing.flags.writeable
+    return (name in _DATA_SETS or _is_data_set(thing)) and not isinstance(thing, _CONTAINERS)
+
+
+def _is_plain(thing: object) -> bool:
+    """Whether it is known what it does and holds, of what a sampler of a library may hold."""
+    if isinstance(thing, dict | list | tuple | set | frozenset):
+        return len(thing) <= _LOOKED_AT
+    module = type(thing).__module__
+    return (module in _PLAIN and not callable(thing)) or f"{module}.".startswith(_LIBRARIES)
+
+
+def _parts(thing: Any) -> list[tuple[str, object]]:  # noqa: ANN401 - anything
+    """What it holds, with the names that it has for that. Raises NotCopied where a copy would share what may change."""
+    if isinstance(thing, dict):
+        return [("", value) for value in _first(thing.values())]
+    if isinstance(thing, list | tuple):
+        return [("", value) for value in _first(thing)]
+    if isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        given = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        return [("", _unchanging(found)) for found in (*cells, *given)]
+    if isinstance(thing, MethodType):
+        return [("", thing.__self__), ("", thing.__func__)]
+    if isinstance(thing, BuiltinFunctionType):
+        return [] if thing.__self__ is None else [("", _unchanging(thing.__self__))]
+    if isinstance(thing, functools.partial):
+        return [("", part) for part in (thing.func, *thing.args, *thing.keywords.values())]
+    if isinstance(thing, type):
+        return []
+    attributes = getattr(thing, "__dict__", None)
+    slots = [
+        slot for base in type(thing).__mro__ for slot in vars(base).values() if isinstance(slot, MemberDescriptorType)
+    ]
+    held = [(slot.__name__, slot.__get__(thing)) for slot in slots if hasattr(thing, slot.__name__)]
+    return [*held, *(attributes.items() if isinstance(attributes, dict) else ())]
+
+
+def _unchanging(found: object) -> object:
+    """What `deepcopy` shares with the job: what a function has taken from around it, or whose method it is."""
     if not isinstance(found, str | bytes | int | float | None | type | FunctionType | BuiltinFunctionType | ModuleType):
         raise NotCopied(f"a function of it holds {type(found).__name__}")
     return found
@@ -171,27 +238,11 @@ def _is_data_set(thing: object) -> bool:
     )
 
 
-def _data_set(thing: Any, *, ahead: bool) -> Any:  # noqa: ANN401 - any data set
-    if isinstance(thing, list):
-        return list(thing)
-    if isinstance(thing, _CONTAINERS) and not isinstance(thing, str | bytes):
-        return copy.deepcopy(thing)
-    return thing if ahead else _Seen(thing)
-
-
-class _Seen:
-    """What the copy of a sampler that nobody has vouched for sees of a data set: nothing that does something."""
+class _Length:
+    """What the copy of a sampler that nobody has vouched for sees of a data set."""
 
     def __init__(self, data_set: Any) -> None:  # noqa: ANN401 - any data set
         self._data_set = data_set
 
     def __len__(self) -> int:
         return len(self._data_set)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the data set's attributes are
-        if name.startswith("__") or name == "_data_set":
-            raise AttributeError(name)
-        found = getattr(self._data_set, name)
-        if not callable(found):
-            return found
-        raise AttributeError(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -86,6 +87,15 @@ class Hints:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._reset()
+
+    def may_be_pickled(self) -> bool:
+        """What the job has given can be sent to another process; a lambda cannot. If not, that is told."""
+        try:
+            pickle.dumps(self.index_of)
+        except Exception as error:  # noqa: BLE001 - the job's own function, or object
+            self.trouble(f"index_of cannot be pickled for another process ({error}); give a function of a module")
+            return False
+        return True
 
     def trouble(self, why: str | Exception) -> None:
         """Say that there are no hints for now, and why; loudly once."""

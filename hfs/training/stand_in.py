@@ -15,8 +15,9 @@ from typing import Any, TypeVar, cast
 _OWN = {
     *("__dict__", "__doc__", "__getattribute__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__init__"),
     *("__init_subclass__", "__module__", "__reduce__", "__setstate__", "__slots__", "__weakref__"),
+    *("__class_getitem__", "__del__", "__instancecheck__", "__new__", "__sizeof__", "__subclasscheck__"),
 }
-"""What a stand-in never takes from the other."""
+"""What a stand-in never takes from the other: what makes and ends objects is for each to have."""
 
 _Kind = TypeVar("_Kind", bound="StandIn")
 

@@ -225,7 +225,7 @@ def test_a_data_set_is_not_asked_by_a_copy(daemon: FakeDaemon) -> None:
 
     sampler = Weighted()
     sampler.begin = _all_of  # type: ignore[assignment]
-    assert list(with_hint(sampler, daemon)) == list(range(COUNT))
+    assert list(with_hint(sampler, daemon, ahead=True)) == list(range(COUNT))
     daemon.wait(lambda: daemon.only.overs() == [0])
     assert daemon.only.orders()[0] == (0, list(range(COUNT)))
     assert sampler.dataset.asked == 0
