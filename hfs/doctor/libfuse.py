@@ -5,50 +5,27 @@ What comes of it decides which I/O modes a mount can have (docs/io-modes.md).
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.kernel import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
-from hfs.mounting import daemon_part
+from hfs.mounting import daemon_part, own_process
 
-_ROOT = Path(__file__).parents[2]
-"""Of the package: what a daemon of this release would load."""
 _LOAD_S = 60.0
 """Python, trio and pyfuse3 from a shared file system that is busy."""
-_CODE = """
-import json
-said = {}
-try:
-    from hfs.mountd.kernel import fastpath
-    said["extension"] = fastpath.is_loaded()
-    said["why"] = None if fastpath.is_loaded() else fastpath.extension_missing()
-    extension = fastpath.extension()
-    said["passthrough"] = bool(extension and extension.HAS_PASSTHROUGH)
-    said["version"] = fastpath.libfuse_version()
-    import pyfuse3, trio
-    said["pyfuse3"] = pyfuse3.__version__
-    from hfs.mountd.native.linkage import libfuse_in_use
-    said["libfuse"] = sorted(libfuse_in_use())
-    said["two"] = fastpath.two_libfuses()
-except BaseException as error:
-    said["failed"] = f"{type(error).__name__}: {error}"
-print(json.dumps(said))
-"""
 
 
 def load() -> dict[str, Any]:
     """What a daemon would have, by name; "failed" if it could not even begin."""
-    command = [sys.executable, "-c", _CODE]
+    command = own_process.command("hfs.doctor.libfuse")
     try:
-        done = subprocess.run(
-            command, cwd=_ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOAD_S, check=False
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOAD_S, check=False)
     except subprocess.TimeoutExpired:
         return {"failed": f"nothing was loaded within {_LOAD_S:g} s"}
     try:
@@ -100,3 +77,30 @@ def _io_modes(around: Surroundings, said: dict[str, Any]) -> CheckResult:
             "the wheels bring libfuse 3.17, which has it; on Debian scripts/setup builds it (docs/install.md)",
         )
     return good(name, "passthrough, daemon, stateless with --immutable")
+
+
+def _loaded() -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    try:
+        from hfs.mountd.kernel import fastpath
+
+        extension = fastpath.extension()
+        said["extension"] = fastpath.is_loaded()
+        said["why"] = None if fastpath.is_loaded() else fastpath.extension_missing()
+        said["passthrough"] = bool(getattr(extension, "HAS_PASSTHROUGH", False))
+        said["version"] = fastpath.libfuse_version()
+        pyfuse3, _ = map(importlib.import_module, ("pyfuse3", "trio"))  # only here, of all commands
+        from hfs.mountd.native.linkage import libfuse_in_use
+
+        said["pyfuse3"] = pyfuse3.__version__
+        said["libfuse"] = sorted(libfuse_in_use())
+        said["two"] = fastpath.two_libfuses()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is what a daemon would end with
+        said["failed"] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def main() -> int:
+    """In the process of its own."""
+    sys.stdout.write(json.dumps(_loaded()))
+    return 0

@@ -56,8 +56,8 @@ def _extent(file: SourceFile, column: Any) -> tuple[int, int]:  # noqa: ANN401 -
     if column.file_path:
         raise LayoutError(f"{file.path}: columns of it lie in another file ({column.file_path})")
     begin = column.data_page_offset
-    if column.has_dictionary_page and column.dictionary_page_offset is not None:
-        begin = min(begin, column.dictionary_page_offset)
+    if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < begin:  # some writers say 0 of none
+        begin = column.dictionary_page_offset
     size = column.total_compressed_size
     if begin < 0 or size < 0 or begin + size > file.size:
         raise LayoutError(

@@ -120,7 +120,7 @@ def _spot_check(file: SourceFile, offset: int, size: int) -> str | None:
 
 
 def _recognise(path: str, head: bytes) -> bool:
-    if ".tfrecord" in path:
+    if ".tfrecord" in path.rpartition("/")[2]:
         return True
     try:
         return len(head) >= _HEAD_BYTES and _masked(_crc32c()(0, head[:8])) == struct.unpack_from("<I", head, 8)[0]

@@ -1,4 +1,4 @@
-"""The daemon's process: `python -m hfs.mounting.daemon_process`, started by the keeper of a mount (mountd/supervisor).
+"""The daemon's process (own_process.py), started by the keeper of a mount (mountd/supervisor).
 
 Imports everything and says so; then waits on stdin, a socket, for its configuration and the mount's connection. Before
 it begins to serve it forks the process that waits next. What it says on stdout, a line of JSON each, is told in
@@ -145,7 +145,3 @@ def serve(
         else:
             log.exception("the daemon failed")
         raise
-
-
-if __name__ == "__main__":
-    sys.exit(main())

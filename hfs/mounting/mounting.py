@@ -30,7 +30,7 @@ from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.handover import dump
 from hfs.mountd.core.socket_places import KEEPER, new_path
-from hfs.mounting import keeper, logs, mountinfo, probe, processes
+from hfs.mounting import keeper, logs, mountinfo, own_process, probe, processes
 from hfs.mounting.given import GivenMount, why_not_ours
 from hfs.mounting.taking_away import clean_stale, detach
 
@@ -45,7 +45,7 @@ _PID_S = 2.0
 _ROOT = Path(__file__).parents[2]
 """Of the package: keeper and daemon are of the same release as their caller, installed or not."""
 _COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "hfs" / "mountd" / "supervisor")]
-_DAEMON = [sys.executable, "-m", "hfs.mounting.daemon_process"]
+_DAEMON = own_process.command("hfs.mounting.daemon_process")
 
 
 class StillHeld(MountError):

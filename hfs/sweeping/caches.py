@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from hfs.mountd.ledger import CacheRoot, Listed
-from hfs.mounting import probe
+from hfs.mounting import own_process, probe
 from hfs.sweeping.swept import Swept
 
 _LIMIT_S = 10.0
 """For all old caches of another user."""
-_ROOT = Path(__file__).parents[2]
-"""Of the package."""
 
 
 def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:
@@ -61,11 +57,10 @@ def _evicted(root_path: str, expire_s: float, uid: int) -> str:
         return evict(root_path, expire_s)
     gid = os.lstat(f"{root_path}/ledger").st_gid
     child = subprocess.Popen(
-        [sys.executable, "-m", "hfs.sweeping.evicting", root_path, str(expire_s), str(uid), str(gid)],
+        own_process.command("hfs.sweeping.evicting", root_path, str(expire_s), str(uid), str(gid)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        cwd=_ROOT,
     )
     try:
         said, _ = child.communicate(timeout=_LIMIT_S)

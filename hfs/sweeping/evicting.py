@@ -1,5 +1,5 @@
-"""A process of its own that becomes a user and empties that user's old caches: `python -m hfs.sweeping.evicting ROOT
-EXPIRE_S UID GID`. Prints what went wrong, or nothing.
+"""A process of its own that becomes a user and empties that user's old caches. Its arguments are ROOT
+EXPIRE_S UID GID (hfs/mounting/own_process.py). Prints what went wrong, or nothing.
 
 All that it runs is imported and has run once before it becomes the user: the library of the interpreter may lie where
 that one cannot enter, such as below root's home.
@@ -52,7 +52,3 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent says it
         said = f"{type(error).__name__}: {error}"
     sys.stdout.write(said[:4096].encode("utf-8", "backslashreplace").decode())
-
-
-if __name__ == "__main__":
-    main()

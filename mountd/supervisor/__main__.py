@@ -8,8 +8,10 @@ import os
 import sys
 from typing import Any
 
-# Isolated, Python looks in the directory that it was given and nowhere else.
-sys.path[0] = os.path.abspath(__file__).removesuffix("/hfs/mountd/supervisor/__main__.py")
+# Isolated, Python looks for its own modules and in the directory that it was given. Behind its own: beside an installed
+# hfs there may be modules of the same names.
+sys.path[:1] = []
+sys.path.append(os.path.abspath(__file__).removesuffix("/hfs/mountd/supervisor/__main__.py"))
 
 from hfs.mountd.supervisor.keeper import Keeper  # noqa: E402 - the line above finds it
 

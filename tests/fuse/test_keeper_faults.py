@@ -3,6 +3,7 @@ do not fit the mount, and another mount where its own was. Real mounts: somebody
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hfs.client.client import Client, find_socket
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.handover import dump
-from hfs.mounting import keeper, mounting, taking_away
+from hfs.mounting import keeper, mounting, own_process, taking_away
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.modes import MODES
 from tests.support.pattern import pattern
@@ -40,7 +41,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", environment()["PATH"])
     monkeypatch.setenv("MOUNT_TEST_RUN", environment()["MOUNT_TEST_RUN"])
     file = tmp_path / "daemon"
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m hfs.mounting.daemon_process "$@"\n')
+    file.write_text(f'#!/bin/sh\nexec {shlex.join(own_process.command("hfs.mounting.daemon_process"))} "$@"\n')
     file.chmod(0o755)
     monkeypatch.setattr(mounting, "_DAEMON", [str(file)])
     return file
