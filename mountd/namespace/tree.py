@@ -18,6 +18,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import (
+    SOME_NAMES,
     Dentry,
     Node,
     expire,
@@ -129,8 +130,7 @@ class Tree:
         """A name that led to `node` leads to `new` now, or to nothing."""
         if node.version is None or node.stale:
             return
-        links = node.dentries
-        if links and (new is None or new.version is None or not same_file(node.version, new.version)):
+        if node.has_names and (new is None or new.version is None or not same_file(node.version, new.version)):
             expire(node)  # it lives on under other names, perhaps as another version: its count of links has changed
             return
         self._goes_stale(node)
@@ -149,7 +149,8 @@ class Tree:
         self._changed(node)
 
     def renew(self, node: Node) -> Node | None:
-        """The names of `node` lead to a new node of the same version from now on; `node` lives on for who has it open.
+        """The names of `node` lead to a new node of the same version from now on (of many some at once, the others when
+        they are looked up); `node` lives on for who has it open.
 
         For a file that is open through the page cache and could be passed through, or the reverse: the kernel allows a
         node one mode. Returns the node that the name leads to, None if its version has gone.
@@ -164,7 +165,7 @@ class Tree:
         fresh.expires_s = node.expires_s
         self._nodes.replace(node.version, fresh)
         self._nodes.identify_later(fresh)
-        for dentry in node.dentries:
+        for dentry in node.dentries[:SOME_NAMES]:
             if dentry.directory is not None:
                 self._names.put(dentry.directory, dentry.name, fresh, dentry.expires_s)
         return fresh

@@ -1,4 +1,5 @@
 """Asking the source for a file that has several names: one of them may have gone without another word.
+Of a file that has many some are asked for, the newest among them.
 
 A file whose name was moved out of SOURCE, with the directory it lay in, is the same version under its other links.
 Event loop only.

@@ -175,7 +175,8 @@ class Names:
             return
         first = node.first_dentry
         if first is not None and node.children is None:
-            node.links = [*(node.links or ()), dentry]
+            node.links = {} if node.links is None else node.links
+            node.links[dentry] = None
             return
         node.parent, node.name = dentry.directory, dentry.name
         if first is not None:
@@ -185,15 +186,15 @@ class Names:
         """`dentry` no longer leads to `node`, which keeps the place of its last name: its path is made of it."""
         if node.links is not None:
             if dentry in node.links:
-                node.links.remove(dentry)
+                del node.links[dentry]
             else:  # the first one
-                first = node.links.pop()
+                first, _ = node.links.popitem()
                 node.parent, node.name = first.directory, first.name
             node.links = node.links or None
         self._tell_unused(node)
 
     def _tell_unused(self, node: Node) -> None:
-        if not (node.is_held or node.children or node.dentries):
+        if not (node.is_held or node.children or node.has_names):
             self._unused(node)
 
     # -- letting go ---------------------------------------------------------------------------------------------------

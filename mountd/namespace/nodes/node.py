@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from itertools import islice
 from typing import Any
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.delegation import Delegation
 from hfs.mountd.base.version import Version
+
+SOME_NAMES = 8
+"""Of a file that has more: so many are asked for, or asked of, in one step. A file may have 65 000, and more."""
 
 
 class Node:
@@ -51,8 +55,9 @@ class Node:
         """None unless a regular file."""
         self.parent = parent
         self.name = name
-        self.links: list[Dentry] | None = None
-        """The other names that lead here, besides `name` in `parent`; None if none is known. Kept by `Names`."""
+        self.links: dict[Dentry, None] | None = None
+        """The other names that lead here, besides `name` in `parent`, oldest first; None if none is known. Kept by
+        `Names`."""
         self.expires_s = 0.0
         """trio time until which the attributes need not be asked for again."""
         self.lookups = 0
@@ -107,9 +112,10 @@ class Node:
 
     @property
     def places(self) -> list[tuple[Node, bytes]]:
-        """The directory and name of each name that is known; of a file that has lost all, where it was seen last."""
+        """The directory and name of some of its names; of a file that has lost all, where it was seen last."""
         first = [(self.parent, self.name)] if self.parent is not None else []
-        return first + [(dentry.directory, dentry.name) for dentry in self.links or () if dentry.directory is not None]
+        others = islice(reversed(self.links or {}), SOME_NAMES - 1)
+        return first + [(dentry.directory, dentry.name) for dentry in others if dentry.directory is not None]
 
     @property
     def first_dentry(self) -> Dentry | None:
@@ -119,14 +125,24 @@ class Node:
         return dentry if dentry is not None and dentry.node is self else None
 
     @property
+    def has_names(self) -> bool:
+        """Whether any name leads here."""
+        return self.links is not None or self.first_dentry is not None
+
+    @property
+    def has_many_names(self) -> bool:
+        """More than are looked at in one step."""
+        return self.links is not None and len(self.links) >= SOME_NAMES
+
+    @property
     def dentries(self) -> list[Dentry]:
-        """All names that lead here, the first one first."""
+        """All names that lead here, the first one first, and then the newest."""
         first = self.first_dentry
-        return ([first] if first is not None else []) + (self.links or [])
+        return ([first] if first is not None else []) + list(reversed(self.links or {}))
 
     @property
     def paths(self) -> list[bytes]:
-        """Of all its places, relative to the source."""
+        """Of its `places`, relative to the source."""
         return [b"/".join(filter(None, (directory.path, name))) for directory, name in self.places]
 
     @property
