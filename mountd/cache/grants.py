@@ -3,7 +3,7 @@
 Room is found in this order: what nobody has a grant for; what caches without a daemon have staged, the one that was
 used longest ago first; what running caches hold beyond a fair share, by asking their daemons. Only then does the cache
 evict of its own. Where no size was given the disk is the limit for all of them, and caches without a daemon go first
-all the same.
+all the same. Caches of other users are neither opened nor asked: what they write down would lead us anywhere.
 
 A ledger that cannot be read or written costs room, never a read. Event loop only; one question at a time.
 """
@@ -31,13 +31,17 @@ _IDLE_BYTES = 1 << 30
 _FRUITLESS_S = 10.0
 """When nothing more could be had, nobody else is asked again for so long: each question costs others something."""
 
+_ASKED_S = 20.0
+"""For all who are asked, one after the other: to evict a gigabyte of small files takes seconds, and one that does not
+answer gives nothing."""
+
 _UNREACHED_S = 0.1
 """But so soon where somebody could not be asked: a daemon that starts has taken room already, and answers in a second.
 Until then what is read of the source is staged nowhere, and may be read again. A question costs a millisecond here."""
 
 
 class Others(Protocol):
-    """The other caches of the root."""
+    """The other caches of our user in the root."""
 
     async def evict_idle(self, name: str, wanted_bytes: int) -> None:
         """Have a cache without a daemon give up so much, those of its files first that were used longest ago, and its
@@ -154,7 +158,8 @@ class Grants:
     async def _of_idle(self, taken: Taken, wanted_bytes: int) -> bool:
         """Room of caches without a daemon; whether it is enough."""
         room = self._bound
-        idle = sorted((entry for entry in taken.others if not entry.running), key=lambda entry: entry.grant.used_s)
+        ours = [entry for entry in taken.others if entry.is_ours and not entry.running]
+        idle = sorted(ours, key=lambda entry: entry.grant.used_s)
         least_bytes = _IDLE_BYTES if taken.size_bytes is None else min(_IDLE_BYTES, taken.size_bytes // 8)
         for entry in idle:
             held_bytes = max(entry.grant.granted_bytes, entry.grant.used_bytes)
@@ -172,16 +177,20 @@ class Grants:
     async def _of_running(self, taken: Taken, wanted_bytes: int) -> bool:
         """Room that others hold beyond a fair share, up to ours; whether it is enough."""
         room = self._bound
-        running = {entry.name: entry for entry in taken.others if entry.running}
-        fair = self._fair_bytes(taken, len(running) + 1)
+        fair = self._fair_bytes(taken, 1 + sum(entry.running for entry in taken.others))
         wish = min(
             fair - self._registration.grant.granted_bytes,
             max(room.shortfall_bytes(wanted_bytes), step_bytes(taken.size_bytes or 0)),
         )
+        running = {entry.name: entry for entry in taken.others if entry.is_ours and entry.running}
         held = {name: entry.grant.granted_bytes for name, entry in running.items()}
+        until = trio.current_time() + _ASKED_S
         for name, asked_bytes in givers(held, fair, wish):
-            self._unreached |= await self._others.ask(running[name], asked_bytes) is None
+            with trio.CancelScope(deadline=until) as asking:
+                self._unreached |= await self._others.ask(running[name], asked_bytes) is None
             await self._take(wanted_bytes)
+            if asking.cancelled_caught:
+                break
         return not room.shortfall_bytes(wanted_bytes)
 
     @property

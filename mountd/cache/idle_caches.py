@@ -1,7 +1,7 @@
 """A cache that no daemon has gives up what was used longest ago, for one that lacks room.
 
 Opened for a second at most, under its own locks, by the daemon that needs the room: a daemon of its own that starts
-meanwhile waits as long. Only caches of the same user can be opened so; root opens all.
+meanwhile waits as long. Only caches of the same user are opened so.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import msgspec
 
 from hfs.mountd.base.errors import CacheInUse, MountError
 from hfs.mountd.cache import Grants, evict_idle
-from hfs.mountd.control import ask_to_yield
+from hfs.mountd.control import NeighbourDaemons
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.waits import Waits
 from hfs.mountd.daemon.basics import Basics
@@ -66,15 +66,15 @@ class _Others:
     def __init__(self, root: CacheRoot, basics: Basics) -> None:
         self._root = root
         self._run_in_thread = basics.workers.run_sync
+        self._neighbours = NeighbourDaemons(basics.workers.run_patient)
 
     async def evict_idle(self, name: str, wanted_bytes: int) -> None:
-        if name.startswith(f"{os.geteuid()}-"):  # nobody else's can be opened
-            await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
+        await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
 
     async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
         if entry.serving is None or not entry.serving.control:
             return None
-        return await ask_to_yield(entry.serving.control, entry.owner, wanted_bytes)
+        return await self._neighbours.ask_to_yield(entry.serving.control, wanted_bytes)
 
 
 def without(basics: Basics, source: Source, why: str) -> OwnCache:

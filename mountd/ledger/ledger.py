@@ -77,6 +77,11 @@ class Listed(NamedTuple):
         """The user whose cache it is, who alone can have written this."""
         return int(self.name.partition("-")[0])
 
+    @property
+    def is_ours(self) -> bool:
+        """Of the user of this process."""
+        return self.owner == os.geteuid()
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:

@@ -210,6 +210,41 @@ async def test_a_neighbour_that_only_starts_is_asked_again_at_once(node: Node) -
     assert node.granted() == {"a": 450, "b": 450}
 
 
+async def test_all_who_do_not_answer_cost_the_time_of_one(node: Node) -> None:
+    for number in range(8):
+        await node.cache(f"a{number}", SIZE // 8)
+    second = await node.cache("b")
+
+    async def ask(entry: Listed, wanted_bytes: int) -> int | None:
+        node.others.asked.append((entry.name, wanted_bytes))
+        await trio.sleep_forever()
+
+    node.others.ask = ask  # type: ignore[method-assign]  # of a fake
+    began = trio.current_time()
+    await second.want(SIZE // 9)
+    assert node.others.asked
+    assert trio.current_time() - began < 25
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("running", [True, False])
+async def test_nobody_goes_where_the_records_of_others_lead(node: Node, tmp_path: Path, running: bool) -> None:
+    """They say themselves what they hold, and where they listen; and ours are asked all the same."""
+    theirs = f"4242-{0:016x}"
+    registration = node.ledger.register(theirs, ServedSource(source=b"/", device=1, inode=2, control=b"/s"), SIZE)
+    registration.write(Grant(1 << 62, 1 << 62, 0))
+    os.chown(tmp_path / "root" / "ledger" / theirs, 4242, 4242)
+    if not running:
+        registration.close()
+    await node.cache("a", SIZE)
+    second = await node.cache("b")
+    await second.want(50)
+    assert {name for name, _ in node.others.asked} == {"a"}
+    assert node.others.evicted == []
+    if running:
+        registration.close()
+
+
 async def test_who_finds_no_room_at_every_file_asks_the_ledger_now_and_then(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
