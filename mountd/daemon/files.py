@@ -177,6 +177,8 @@ async def _open_again(basics: Basics, storage: Storage, names: NameService, pass
         storage.plane,
         counts_fd,
     )
+    if basics.journal.generation:
+        storage.sent_away.inherit()
 
 
 def _delegations(

@@ -94,6 +94,11 @@ class OpenModes:
             await self._verify(node, file)
         return await self._mode(node, file, thread_id)
 
+    def stale(self, thread_id: int) -> None:
+        """An open by this thread is answered with ESTALE. The kernel looks the name up again once: the next one must be
+        answered otherwise."""
+        self._sent_away.add_stale(thread_id)
+
     def opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int) -> int:
         """A handle is made for thread `thread_id`. The inode number of its backing file, 0 without."""
         self._sent_away.came_back(node, thread_id)

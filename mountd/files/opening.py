@@ -108,6 +108,10 @@ class Opening:
             self.close(number)  # the mount has become so meanwhile
         return number, backing_id
 
+    def stale(self, thread_id: int) -> None:
+        """As `OpenModes.stale`."""
+        self._modes.stale(thread_id)
+
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
         if self._opened_files.close_leaf(number):

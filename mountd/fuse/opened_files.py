@@ -16,7 +16,7 @@ from hfs.mountd.kernel import fastpath
 # isort: split
 import pyfuse3
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.errors import HfsError, SourceError, errno_of
 from hfs.mountd.fetch import SparseFiles
 from hfs.mountd.files import FileHandle, Handles, Opening, Readers, ReadPath
 from hfs.mountd.fuse.boundary import Boundary
@@ -57,9 +57,14 @@ class FileReplies:
             self._opening.let_go()
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
         unique = fastpath.unique_of_request()
-        node = self._namespace.node(node_id)
-        await self._permissions.check(node, wanted_by(flags), asker)
-        number, backing_id = await self._opening.open(node, asker[2], unique)
+        try:
+            node = self._namespace.node(node_id)
+            await self._permissions.check(node, wanted_by(flags), asker)
+            number, backing_id = await self._opening.open(node, asker[2], unique)
+        except HfsError as error:
+            if errno_of(error) == errno.ESTALE:
+                self._opening.stale(asker[2])
+            raise
         if backing_id is not None:
             fastpath.answer_with_backing(number, backing_id)
         direct = bool(node.gives_bytes)

@@ -1,5 +1,8 @@
 """Threads that were sent away from a node are known as long as the node lives."""
 
+import trio
+import trio.testing
+
 from hfs.mountd.files.sent_away import SentAway
 from hfs.mountd.namespace.nodes.node import Node
 from tests.support.fake_source import attributes
@@ -30,3 +33,27 @@ def test_of_too_many_threads_none_is_sent_away_any_more() -> None:
         assert not away.has(node, 1000)
         away.add(node, thread_id)
     assert away.has(node, 1000)
+
+
+def test_who_came_by_a_node_that_had_gone_is_sent_away_from_no_other() -> None:
+    away, node = SentAway(), a_node()
+    away.add_stale(7)
+    assert away.has(node, 7)
+    assert not away.has(node, 8)
+    away.came_back(node, 7)
+    assert not away.has(node, 7)
+    for thread_id in range(2000):
+        away.add_stale(thread_id)
+    assert away.has(node, 1999)
+    assert not away.has(node, 900), "the first ones are forgotten"
+
+
+def test_a_daemon_that_takes_over_sends_nobody_away_at_first() -> None:
+    async def main() -> None:
+        away, node = SentAway(), a_node()
+        away.inherit()
+        assert away.has(node, 7)
+        await trio.sleep(11)
+        assert not away.has(node, 7)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
