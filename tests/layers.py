@@ -187,6 +187,7 @@ PATH_RIGHTS = (
     "mountd/ledger/*",  # the cache root, and records below it
     "mountd/core/config/loading.py",  # configuration files
     "mountd/control/listening.py",  # the control socket
+    "mountd/core/path_steps.py",  # directories on the way to something
     "mountd/core/socket_places.py",  # where it lies
     "mountd/monitoring/textfile.py",  # the metrics as a file
     "mountd/kernel/*",  # /sys: kernel settings of the mount

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -25,6 +26,8 @@ _AGAIN_S = 0.2
 _AT_ONCE = 16
 _LIST_LIMIT_S = 2.0
 """For each mount of the list: a hung one must not hide the others."""
+_OTHERS_S = 10.0
+"""For all mounts of other users together: who likes has many that say nothing."""
 _SOURCE_LIMIT_S = 5.0
 """Within the time that a probe has."""
 _READERS = 5
@@ -192,8 +195,11 @@ def _list_mounts(*, as_json: bool) -> int:
 
     mounts = mountinfo.hfs_mounts()
     places = {mount.mountpoint for mount in mounts}
+    in_turn = mountinfo.in_fair_order(mounts)
+    until_s = time.monotonic() + _OTHERS_S
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        rows = list(threads.map(_row, mounts))
+        found = dict(zip(in_turn, threads.map(partial(_row, until_s), in_turn), strict=True))
+    rows = [found[mount] for mount in mounts]
     rows += [_given_row(given) for given in given_mounts.served_mounts() if given.seen_at not in places]
     if as_json:
         click.echo(json.dumps({"mounts": rows}))
@@ -206,12 +212,20 @@ def _list_mounts(*, as_json: bool) -> int:
     return DONE if all(row["answers"] for row in rows if row["mountpoint"] not in theirs) else FAILED
 
 
-def _row(mount: Mount) -> dict[str, Any]:
+def _row(until_s: float, mount: Mount) -> dict[str, Any]:
+    """`until_s`: one of another user is waited for no longer."""
     row: dict[str, Any] = {"mountpoint": mount.mountpoint, "source": mount.source.removeprefix("hfs#")}
+
+    def limit_s() -> float:
+        left_s = until_s - time.monotonic() if mount.is_of_others else _LIST_LIMIT_S
+        if left_s <= 0:
+            raise MountError(f"not asked: the mounts of other users have {_OTHERS_S:g} s together")
+        return min(left_s, _LIST_LIMIT_S)
+
     try:
-        client = Client(find_socket(mount.mountpoint, limit_s=_LIST_LIMIT_S))
-        row["pid"] = client.pid(_LIST_LIMIT_S)
-        row["staged"] = client.status(_LIST_LIMIT_S).get("staged")
+        client = Client(find_socket(mount.mountpoint, limit_s=limit_s()))
+        row["pid"] = client.pid(limit_s())
+        row["staged"] = client.status(limit_s()).get("staged")
         row["answers"] = True
     except HfsError as error:
         row["answers"] = False

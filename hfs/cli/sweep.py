@@ -13,7 +13,11 @@ from hfs.cli.mount_options import load_config
 from hfs.cli.shared import complain
 from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.base.printable import printable
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping.swept import Swept
+
+_USER_S, _OTHERS_S = 10.0, 30.0
+"""What is done for other users: for one, for all. The epilog gives a minute."""
 
 
 @click.command(cls=Command, examples=["hfs sweep --dry-run"])
@@ -47,9 +51,13 @@ def sweep(ctx: click.Context, /, dry_run: bool, as_json: bool, configs: tuple[st
 def _all(configs: tuple[str, ...], *, dry_run: bool) -> Iterator[Swept]:
     from hfs.sweeping import caches, daemons, mounts, sockets
 
-    yield from mounts.sweep(dry_run=dry_run)
-    yield from daemons.sweep(dry_run=dry_run)
-    yield from sockets.sweep(dry_run=dry_run)
+    others = TimeForOthers(_USER_S, _OTHERS_S)
+    yield from mounts.sweep(dry_run=dry_run, others=others)
+    yield from daemons.sweep(dry_run=dry_run, others=others)
+    yield from sockets.sweep(dry_run=dry_run, others=others)
+    for uid in sorted(others.stopped):
+        why = f"there are no more than {others.limits}; the next sweep goes on"
+        yield Swept("user", f"user {uid}", "what was not looked at", why, is_theirs=True)
     seen = set()
     for config_file in configs or (None,):
         no_options = {"options": (), "config_file": config_file, "verbose": False}

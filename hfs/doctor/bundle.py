@@ -25,11 +25,14 @@ from hfs.mountd.base.errors import HfsError
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.taking_away import owner_of
+from hfs.mounting.time_for_others import TimeForOthers
 
 _FILE_BYTES = 1 << 20
 _LOG_BYTES = 1 << 19
 """Of each log the end: some 4 000 lines."""
 _MOST_MOUNTS = 16
+_USER_S, _OTHERS_S = 10.0, 30.0
+"""For mounts of other users, who may answer nothing: of one, of all."""
 _OF_MOUNTS = {"doctor", "mount-without-keeper", "refusing-mount", "silent-daemon"}
 """Findings whose texts a daemon, or an error, has put something into."""
 # The end of a file that belongs to a user, to which no link leads but of whoever reads it and root.
@@ -100,7 +103,7 @@ class Collector:
 
     def __init__(self, around: Surroundings, mountpoint: str | None, *, with_names: bool) -> None:
         self._around = around
-        found = mountinfo.hfs_mounts(around.table)
+        found = mountinfo.in_fair_order(mountinfo.hfs_mounts(around.table))
         self._mounts = [mount for mount in found if mountpoint in {None, mount.mountpoint}][:_MOST_MOUNTS]
         self._keepers: dict[int, list[keeper.FoundKeeper]] = {}
         sources = [mount.source.removeprefix("hfs#") for mount in found]
@@ -126,9 +129,15 @@ class Collector:
             {**one, "text": self._finding(finding)} for one, finding in zip(report["findings"], findings, strict=True)
         ]
         yield "doctor.json", _json({**report, "findings": shown})
+        others = TimeForOthers(_USER_S, _OTHERS_S)
         for number, mount in enumerate(self._mounts):
-            for name, text in self._mount(mount):
-                yield f"mount-{number}/{name}", text
+            owner = self._around.uid if mount.owner_uid is None else mount.owner_uid
+            with others.spent_on(owner):
+                if left_s := others.left_s(owner):
+                    for name, text in self._mount(mount, min(self._around.answer_s, left_s)):
+                        yield f"mount-{number}/{name}", text
+                else:
+                    yield f"mount-{number}/status.json", _json({"error": f"not asked: {others.limits}"})
 
     def _finding(self, finding: CheckResult) -> str:
         if self._masks is None:
@@ -150,12 +159,12 @@ class Collector:
             shown.append(self._masks.places_in(" ".join(fields)))
         return "\n".join(shown)
 
-    def _mount(self, mount: Mount) -> Iterator[tuple[str, str]]:
+    def _mount(self, mount: Mount, limit_s: float) -> Iterator[tuple[str, str]]:
         kept = self._keeper_of(mount)
         log_file = "" if kept is None else str(kept.config.get("log_file") or "")
         try:
-            socket = find_socket(mount.mountpoint, limit_s=self._around.answer_s)
-            status = Client(socket).status(self._around.answer_s)
+            socket = find_socket(mount.mountpoint, limit_s=limit_s)
+            status = Client(socket).status(limit_s)
         except HfsError as error:
             yield "status.json", _json({"error": self._shown(str(error))})
         else:

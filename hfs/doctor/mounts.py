@@ -26,15 +26,18 @@ from hfs.policies.diagnosis.situation import Situation
 _NAME = "mount"
 _AT_ONCE = 16
 _ENDING_S = 2.0
+_OTHERS_S = 10.0
+"""For all mounts of other users together: who likes has many that say nothing."""
 _MOST = 200
 """Mounts that are asked; a node has a few."""
 
 
 def check(around: Surroundings) -> Iterator[CheckResult]:
     """One finding for each mount, and one for each keeper of ours whose mount has gone."""
-    mounts = mountinfo.hfs_mounts(around.table)
+    mounts = mountinfo.in_fair_order(mountinfo.hfs_mounts(around.table))
+    until_s = time.monotonic() + _OTHERS_S
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = list(threads.map(partial(_look, around), mounts[:_MOST]))
+        found = list(threads.map(partial(_look, around, until_s), mounts[:_MOST]))
     there = {mount.mount_id for mount in mountinfo.parse("\n".join(around.lines("self/mountinfo")))}
     for mount, finding in zip(mounts, found, strict=False):
         if mount.mount_id in there:  # else it was unmounted meanwhile, and did not answer for that
@@ -42,8 +45,10 @@ def check(around: Surroundings) -> Iterator[CheckResult]:
     yield from _without_mount()
 
 
-def _look(around: Surroundings, mount: Mount) -> CheckResult:
+def _look(around: Surroundings, until_s: float, mount: Mount) -> CheckResult:
     """What is wrong with a mount of another user is nothing that keeps ours from working."""
+    if mount.is_of_others and time.monotonic() > until_s:
+        return note(_NAME, f"{mount.mountpoint}: not asked: the mounts of other users have {_OTHERS_S:g} s together")
     found = _found(around, mount)
     is_ours = mount.owner_uid in {None, around.uid}
     if is_ours or found.level in {Level.GOOD, Level.NOTE}:

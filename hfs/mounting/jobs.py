@@ -16,7 +16,7 @@ import subprocess
 from hfs.mountd.base.errors import MountError
 from hfs.mounting import keeper, mounting, processes
 
-_ASK_S = 20.0
+ASK_S = 20.0
 """squeue itself gives up after ten seconds or so where the controller is silent (MessageTimeout)."""
 _AT_AN_END = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
@@ -56,7 +56,7 @@ def release_job(job: str, mountpoint: str | None, *, wait: bool) -> list[str]:
     return lines
 
 
-def has_ended(job: str) -> bool | None:
+def has_ended(job: str, limit_s: float = ASK_S) -> bool | None:
     """Whether this job of Slurm has left its nodes; None: nobody can tell, as of one of another batch system."""
     squeue = shutil.which("squeue")
     if squeue is None or re.fullmatch("[0-9]{1,20}", job) is None:
@@ -64,7 +64,7 @@ def has_ended(job: str) -> bool | None:
     command = [squeue, "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASK_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=min(limit_s, ASK_S), check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -290,6 +290,8 @@ def _all(owner: int, mountpoint: str) -> Iterator[FoundKeeper]:
         for name in sorted(names, key=lambda name: not name.startswith(prefix)):
             path = f"{directory}/{name}"
             limit_s = _ANSWER_S if is_ours else until_s - time.monotonic()
+            if limit_s <= 0:
+                return
             try:
                 pid, status = ask(path, owner, {"ask": "status"}, limit_s)
                 check(status, ToldByKeeper)

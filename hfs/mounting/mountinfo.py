@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -51,6 +52,11 @@ class Mount(NamedTuple):
         """Who mounted it, where the file system says so: FUSE does."""
         match = re.search(r"(?:^|,)user_id=([0-9]+)", self.super_options)
         return int(match[1]) if match else None
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether another plain user serves it, who need not answer."""
+        return self.owner_uid not in {None, 0, os.geteuid()}
 
     @property
     def is_for_others(self) -> bool:
@@ -99,6 +105,18 @@ def hfs_mounts(table: Iterable[Mount] | None = None) -> list[Mount]:
     return [mount for mount in top.values() if mount.fstype == HFS_TYPE]
 
 
+def in_fair_order(mounts: Iterable[Mount]) -> list[Mount]:
+    """Our own and root's first, then one of each other user, and so on: whoever has many hides nobody else's."""
+    number: Counter[int] = Counter()
+    turns: list[tuple[int, Mount]] = []
+    for mount in mounts:
+        owner = mount.owner_uid
+        if owner is not None and mount.is_of_others:
+            number[owner] += 1
+        turns.append((number[owner] if owner is not None else 0, mount))
+    return [mount for _, mount in sorted(turns, key=lambda turn: turn[0])]
+
+
 def at(mountpoint: str, table: Iterable[Mount] | None = None) -> Mount | None:
     """The mount on top at exactly this (canonical) path."""
     found = [mount for mount in (mounts() if table is None else table) if mount.mountpoint == mountpoint]
@@ -118,14 +136,15 @@ def enclosing(path: str, table: Iterable[Mount] | None = None) -> Mount | None:
 def canonical(path: str, table: Iterable[Mount] | None = None) -> str:
     """The absolute path without symlinks, as mountinfo would name it.
 
-    Goes down component by component and stops looking at the first that lies in a mount of hfs: what is below stays as
-    it was written (that daemon may be dead or hang). Missing components stay too, and so does /dev/fd/N, which names a
-    connection. Raises OSError (ELOOP) only.
+    Goes down component by component and stops looking at the first that lies in a mount of hfs, or in one that another
+    plain user serves: what is below stays as it was written (whoever answers there may be dead or hang). Missing
+    components stay too, and so does /dev/fd/N, which names a connection. Raises OSError (ELOOP) only.
     """
     if _DESCRIPTOR.match(os.path.normpath(path)):
         return os.path.normpath(path)
     table = list(mounts() if table is None else table)
-    ours = {mount.mountpoint for mount in hfs_mounts(table)}
+    served = {mount.mountpoint for mount in table if mount.is_of_others}
+    served.update(mount.mountpoint for mount in hfs_mounts(table))
     todo = [part for part in reversed(os.path.abspath(path).split("/")) if part]
     done, links = "", 0
     while todo:
@@ -134,7 +153,7 @@ def canonical(path: str, table: Iterable[Mount] | None = None) -> str:
             done = done.rpartition("/")[0]
             continue
         step = f"{done}/{part}"
-        if step in ours:
+        if step in served:
             return "/".join([step, *reversed(todo)])
         try:
             text = os.readlink(step)

@@ -17,6 +17,7 @@ import time
 
 from hfs.client.client import SOCKET_XATTR
 from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.core import path_steps
 from hfs.mounting import keeper, mountinfo, probe, processes
 from hfs.mounting.mountinfo import Mount
 
@@ -124,16 +125,21 @@ def _detached(mountpoint: str, mount_id: int | None, *, lazy: bool) -> bool:
 
 
 def _unmounted(mountpoint: str, mount_id: int | None, flags: int) -> int:
-    """The errno of umount2; 0: it is done, or the mount that is meant is not there."""
+    """The errno of umount2; 0: it is done, or the mount that is meant is not there. Raises MountError where the way to
+    it leads through what another plain user serves."""
     with contextlib.ExitStack() as stack:
         path = mountpoint
         if mount_id is not None and os.geteuid() == 0:
             above, name = os.path.split(mountpoint)
             try:
-                directory = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                directory = path_steps.open_steps(above)
                 stack.callback(os.close, directory)
                 if _mount_id_at(directory, name) != mount_id:
                     return 0
+            except NotADirectoryError:  # a link by now: the path of a mount has none
+                return 0
+            except PermissionError as error:
+                raise MountError(f"{mountpoint}: cannot be reached: {error.filename} {error.strerror}") from None
             except OSError as error:
                 return error.errno or errno.EIO
             path = f"/proc/self/fd/{directory}/{name}"  # of the directory that was looked at, wherever it is by now
@@ -144,7 +150,6 @@ def _mount_id_at(directory: int, name: str) -> int | None:
     """Of what is mounted on top at a name in an open directory. Touches no mount. Raises OSError."""
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("mnt_id:")), None)
+        return path_steps.mount_number(descriptor)
     finally:
         os.close(descriptor)

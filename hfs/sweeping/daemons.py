@@ -14,15 +14,14 @@ from collections.abc import Iterator
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mounting import jobs, keeper, mountinfo, mounting
 from hfs.mounting.keeper import FoundKeeper
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import sockets
 from hfs.sweeping.swept import Swept
 
 _END_S = 20.0
 """A daemon writes what it has fetched for ten seconds at most."""
-_USER_S = 20.0
-"""For all that another user's keepers make us wait."""
-_ASKED_S = 60.0
-"""For all that Slurm is asked: who likes names many jobs."""
+_ASKED_S = 20.0
+"""For all that Slurm is asked: it may be silent, and who likes names many jobs."""
 _MOST_JOBS = 64
 """Of one user. A node has a few."""
 
@@ -34,47 +33,47 @@ class _Slurm:
         self._known: dict[str, bool | None] = {}
         self._left_s = _ASKED_S
 
-    def has_ended(self, job: str) -> bool | None:
+    def has_ended(self, job: str, limit_s: float) -> bool | None:
         """As `jobs.has_ended`."""
         if job not in self._known:
             since_s = time.monotonic()
-            self._known[job] = jobs.has_ended(job) if self._left_s > 0 else None
+            limit_s = min(limit_s, self._left_s)
+            self._known[job] = jobs.has_ended(job, limit_s) if limit_s > 0 else None
             self._left_s -= time.monotonic() - since_s
         return self._known[job]
 
 
-def sweep(*, dry_run: bool) -> Iterator[Swept]:
+def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     """Of all mounts that are ours."""
     owners = {uid for _, uid in sockets.directories()}
     if os.geteuid() == 0:  # whose XDG_RUNTIME_DIR may be anywhere, and whose mount is seen all the same
         owners.update(mount.owner_uid or 0 for mount in mountinfo.hfs_mounts())
     slurm = _Slurm()
-    for owner in sorted(owners):
-        yield from _of_user(owner, slurm, dry_run=dry_run)
+    for owner in others.in_turn(owners):
+        with others.spent_on(owner):
+            yield from _of_user(owner, slurm, others, dry_run=dry_run)
 
 
-def _of_user(owner: int, slurm: _Slurm, *, dry_run: bool) -> Iterator[Swept]:
-    until_s = time.monotonic() + _USER_S
+def _of_user(owner: int, slurm: _Slurm, others: TimeForOthers, *, dry_run: bool) -> Iterator[Swept]:
     named: set[str] = set()
     is_theirs = owner != os.geteuid()
 
     def has_ended(job: str) -> bool | None:
         named.add(job)
-        return slurm.has_ended(job) if len(named) <= _MOST_JOBS else None
+        return slurm.has_ended(job, others.left_s(owner)) if len(named) <= _MOST_JOBS else None
 
-    for kept in list(keeper.of_user(owner)):
-        left_s = until_s - time.monotonic() if is_theirs else _END_S
-        if left_s <= 0:
-            return
+    for kept in list(keeper.of_user(owner)) if others.left_s(owner) else ():
         held_by = kept.status.get("held_by", [])
         for job in [held["job"] for held in held_by if held.get("job")]:
+            if not others.left_s(owner):
+                return
             if has_ended(job):
                 yield _released(kept, job, dry_run=dry_run)._replace(is_theirs=is_theirs)
         lingers = bool(kept.config.get("linger_s"))  # and ends by itself
         if not held_by and not kept.status.get("ending") and not lingers:
             starter = jobs.job_of_process(kept.pid) if kept.pid else None
-            if starter is not None and has_ended(starter):
-                for swept in _ended(kept, owner, starter, left_s, dry_run=dry_run):
+            if starter is not None and has_ended(starter) and (left_s := others.left_s(owner)):
+                for swept in _ended(kept, owner, starter, min(_END_S, left_s), dry_run=dry_run):
                     yield swept._replace(is_theirs=is_theirs)
 
 

@@ -7,32 +7,35 @@ stays: a path that cannot be reached is plainer to them than an empty directory.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 from hfs.mountd.base.errors import HfsError
 from hfs.mounting import mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping.swept import Swept
 
 _ANSWER_S = 5.0
-"""One that does not answer is not dead. For all mounts of a user together: who likes has many that say nothing."""
+"""One that does not answer is not dead."""
 
 
-def sweep(*, dry_run: bool) -> Iterator[Swept]:
+def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     """All that are ours."""
     uid = os.geteuid()
-    left_s: dict[int | None, float] = {}
+    by_user: dict[int, list[Mount]] = {}
     for mount in mountinfo.hfs_mounts():
-        owner = mount.owner_uid
-        limit_s = left_s.get(owner, _ANSWER_S)
-        if uid not in {0, owner} or limit_s <= 0:
-            continue
-        since_s = time.monotonic()
-        is_dead = taking_away.is_dead(mount, limit_s)
-        if owner != uid:
-            left_s[owner] = limit_s - (time.monotonic() - since_s)
-        if is_dead:
+        by_user.setdefault(uid if mount.owner_uid is None else mount.owner_uid, []).append(mount)
+    for owner in others.in_turn(by_user):
+        if uid in {0, owner}:
+            with others.spent_on(owner):
+                yield from _of_user(by_user[owner], owner, others, dry_run=dry_run)
+
+
+def _of_user(found: list[Mount], owner: int, others: TimeForOthers, *, dry_run: bool) -> Iterator[Swept]:
+    for mount in found:
+        if not (left_s := others.left_s(owner)):
+            return
+        if taking_away.is_dead(mount, min(_ANSWER_S, left_s)):
             yield _removed(mount, dry_run=dry_run)
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from hfs.mountd.core import socket_places
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping.swept import Swept
 
 _AGAIN_S = 0.2
@@ -28,8 +29,7 @@ def directories() -> list[tuple[str, int]]:
     uid = os.geteuid()
     found = [(path, uid) for path in socket_places.directories_of(uid)]
     if uid == 0:
-        in_tmp = [(f"/tmp/{name}", socket_places.user_of(name)) for name in _names("/tmp")]
-        found += sorted((path, user) for path, user in in_tmp if user)
+        found += [(path, user) for path, user in sorted(socket_places.all_in_tmp()) if user]
         users = [int(name) for name in _names("/run/user") if re.fullmatch("[1-9][0-9]{0,9}", name, re.ASCII)]
         found += [(f"/run/user/{user}/hfs", user) for user in sorted(users)]
     return found
@@ -42,19 +42,37 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def sweep(*, dry_run: bool, places: Sequence[tuple[str, int]] | None = None) -> Iterator[Swept]:
+def sweep(*, dry_run: bool, others: TimeForOthers, places: Sequence[tuple[str, int]] | None = None) -> Iterator[Swept]:
     """Of all that are ours, or of these."""
+    by_user: dict[int, list[str]] = {}
     for directory, uid in directories() if places is None else places:
-        with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:  # else it is none
-            yield from _swept(descriptor, directory, uid, dry_run=dry_run)
-
-
-def _swept(descriptor: int, directory: str, uid: int, *, dry_run: bool) -> Iterator[Swept]:
-    is_old = os.fstat(descriptor).st_mtime < time.time() - _OLD_S
-    names = sorted(socket_places.names(descriptor, *_SOCKETS))
-    stale = [name for name in names if socket_places.is_stale(descriptor, name)]
-    if stale:
+        by_user.setdefault(uid, []).append(directory)
+    users = others.in_turn(by_user)
+    stale: dict[str, list[str]] = {}
+    for uid in users:
+        with others.spent_on(uid):
+            for directory in by_user[uid]:
+                stale[directory] = _stale(directory, uid) if others.left_s(uid) else []
+    if any(stale.values()):
         time.sleep(_AGAIN_S)
+    for uid in users:
+        with others.spent_on(uid):
+            for directory in by_user[uid]:
+                if others.left_s(uid):
+                    with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:
+                        yield from _swept(descriptor, directory, uid, stale[directory], dry_run=dry_run)
+
+
+def _stale(directory: str, uid: int) -> list[str]:
+    """What looks so, of a directory that is this user's."""
+    with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:
+        names = sorted(socket_places.names(descriptor, *_SOCKETS))
+        return [name for name in names if socket_places.is_stale(descriptor, name)]
+    return []
+
+
+def _swept(descriptor: int, directory: str, uid: int, stale: list[str], *, dry_run: bool) -> Iterator[Swept]:
+    is_old = os.fstat(descriptor).st_mtime < time.time() - _OLD_S
     for name in stale:
         if socket_places.is_stale(descriptor, name):
             yield _removed(descriptor, directory, name, dry_run=dry_run)

@@ -9,9 +9,9 @@ class Swept(NamedTuple):
     """`kind` stays the same from release to release."""
 
     kind: str
-    """dead-mount, job, daemon, socket, directory or cache."""
+    """dead-mount, job, daemon, socket, directory or cache; user: what there was no time for."""
     where: str
-    """A path."""
+    """A path; `user N`."""
     text: str
     """What it is, in a few words."""
     kept: str = ""

@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
+from hfs.mountd.core.path_steps import open_step
 
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""
@@ -34,6 +35,8 @@ _INSTEAD = "[a-z0-9_]{8}"
 """As tempfile makes names."""
 _MOST_NAMES = 4096
 """In one directory: a node has a few mounts."""
+_MOST_USERS = 20_000
+"""Directories in /tmp that are looked at, whoever makes however many."""
 _STARTING_S = 60.0
 """From bind to listen a process takes microseconds, from its mountpoint to its socket less than a second; a machine may
 be slow."""
@@ -59,8 +62,21 @@ def _places_instead(uid: int) -> list[str]:
     return []
 
 
+def all_in_tmp() -> list[tuple[str, int]]:
+    """(directory, user) of those that users have there for their sockets. A name alone says nothing: it is the user's
+    whose directory it is."""
+    found = []
+    with contextlib.suppress(OSError), _step(_TMP, links_ok=True) as above, os.scandir(_TMP) as entries:
+        named = ((entry.name, user_of(entry.name)) for entry in entries)
+        for name, uid in itertools.islice((each for each in named if each[1] is not None), _MOST_USERS):
+            with contextlib.suppress(OSError), _step(name, above) as step:  # else it is none
+                if uid is not None and os.fstat(step).st_uid == uid:
+                    found.append((f"{_TMP}/{name}", uid))
+    return found
+
+
 def user_of(name: str) -> int | None:
-    """Whose directory of sockets this name in /tmp is; None: nobody's."""
+    """Whose directory of sockets this name in /tmp would be; None: nobody's."""
     match = re.fullmatch(f"hfs-(0|[1-9][0-9]{{0,9}})(-{_INSTEAD})?", name, re.ASCII)
     return int(match[1]) if match else None
 
@@ -74,17 +90,29 @@ def prefix_of(mountpoint: str) -> str:
 
 def open_private(directory: str, uid: int) -> int:
     """A descriptor of a directory of this user that nobody else can write to. Raises OSError: PermissionError for one
-    that is not so, and for a link."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except NotADirectoryError:  # a link, too
-        raise PermissionError(errno.EPERM, "is no directory, or a link to one", directory) from None
+    that is not so, for a link, and for a mount that another plain user serves, who may never answer."""
+    place, name = os.path.split(directory)
+    with _step(place, links_ok=True) as above:
+        try:
+            with _step(name, above) as step:
+                descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=step)
+        except NotADirectoryError:  # a link, too
+            raise PermissionError(errno.EPERM, "is no directory, or a link to one", directory) from None
     found = os.fstat(descriptor)
     if found.st_uid == uid and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return descriptor
     os.close(descriptor)
     why = "others may write to it" if found.st_uid == uid else f"belongs to user {found.st_uid}"
     raise PermissionError(errno.EPERM, why, directory)
+
+
+@contextlib.contextmanager
+def _step(name: str, above: int | None = None, *, links_ok: bool = False) -> Iterator[int]:
+    descriptor = open_step(name, above, links_ok=links_ok)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import caches, daemons, mounts, sockets
 from hfs.sweeping.swept import Swept
 from tests.hfs.cli.running import hfs
@@ -19,12 +20,12 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Swept]:
     """What there is to sweep on this machine."""
     there: list[Swept] = []
 
-    def sweep(*, dry_run: bool) -> Iterator[Swept]:
+    def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
         yield from there
 
     monkeypatch.setattr(mounts, "sweep", sweep)
     for other in (daemons, sockets):
-        monkeypatch.setattr(other, "sweep", lambda *, dry_run: iter(()))
+        monkeypatch.setattr(other, "sweep", lambda *, dry_run, others: iter(()))
     return there
 
 
@@ -36,6 +37,21 @@ def test_the_exit_code_says_whether_all_is_gone(found: list[Swept], there: list[
     found.extend(there)
     done = hfs("sweep")
     assert (done.exit_code, len(done.stdout.splitlines())) == (code, len(there))
+
+
+def test_users_for_whom_there_was_no_time_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of our own is left, so it is no failure."""
+
+    def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
+        others.stopped.add(61001)
+        return iter(())
+
+    for kind in (mounts, daemons, sockets):
+        monkeypatch.setattr(kind, "sweep", sweep)
+    done = hfs("sweep")
+    assert done.exit_code == 0
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("kept user 61001: what was not looked at; there are no more than 10 s for one user, 30 s")
 
 
 def test_a_line_for_each(found: list[Swept]) -> None:

@@ -114,9 +114,8 @@ def test_all_of_another_user_are_waited_for_together(
     monkeypatch.setattr(keeper, "_OTHERS_S", 0.05)
     monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
     assert list(keeper.of_user(UID)) == []
-    assert len(limits) == 20
-    assert limits[0] <= 0.05
-    assert max(limits[2:]) <= 0.0, "the rest is not waited for"
+    assert 0 < limits[0] <= 0.05
+    assert len(limits) <= 2, "the rest is not asked"
 
 
 def test_an_answer_that_comes_by_the_byte_has_a_limit(place: Path, keepers: Keepers) -> None:

@@ -2,11 +2,13 @@
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import sockets
 
 UID = os.geteuid()
@@ -27,7 +29,8 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def swept(directory: Path, *, dry_run: bool = False, uid: int = UID) -> list[str]:
-    return [found.where for found in sockets.sweep(dry_run=dry_run, places=[(str(directory), uid)])]
+    places, others = [(str(directory), uid)], TimeForOthers(10.0, 30.0)
+    return [found.where for found in sockets.sweep(dry_run=dry_run, others=others, places=places)]
 
 
 def test_what_is_stale_goes(directory: Path) -> None:
@@ -46,3 +49,20 @@ def test_a_directory_of_others_is_left(directory: Path) -> None:
     link.symlink_to(directory)
     directory.chmod(0o700)
     assert swept(link) == []
+
+
+def test_all_directories_are_waited_for_together(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of whom has a socket that nobody listens at, as anybody can leave it."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    more = []
+    for _ in range(3):
+        more.append(tmp_path_factory.mktemp("s"))
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(more[-1] / "dead.sock"))
+    places = [(str(place), UID) for place in (directory, *more)]
+    found = [swept.where for swept in sockets.sweep(dry_run=False, others=TimeForOthers(10.0, 30.0), places=places)]
+    assert len(found) == 5
+    assert slept == [sockets._AGAIN_S]
