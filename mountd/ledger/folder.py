@@ -2,8 +2,8 @@
 
 A file of ours is a regular one with one name that belongs to us: nothing is written to anything else. What another user
 has put in its place root moves away; whoever is not root goes without. Locks (flock) need no right but to read, so
-anybody can hold one: no wait for a lock is without a limit, and where only others hold that of a file of ours it says
-nothing. Everything blocks.
+anybody can hold one of a file that others read: what such a lock says of us is nothing (`locks`). There may be any
+number of names here: no more are looked at than a root has caches. Everything blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import stat
 import time
@@ -21,6 +22,8 @@ _MODE = 0o644
 _AGAIN_S = 0.005
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _AWAY = ".not-ours-"
+_MOST_NAMES = 4096
+"""In a folder to which others write: a microsecond each."""
 
 
 def open_folder(root_fd: int, *, shared: bool) -> int:
@@ -49,17 +52,18 @@ def _make(root_fd: int, mode: int) -> None:
             os.rmdir(name, dir_fd=root_fd)
 
 
-def open_own(folder_fd: int, name: str, *, make: bool = True) -> int:
-    """A file of ours, to be read and written, which others can read whatever the umask was. Raises OSError."""
+def open_own(folder_fd: int, name: str, *, make: bool = True, mode: int = _MODE) -> int:
+    """A file of ours, to be read and written, of this mode whatever the umask was: others can read it. Raises
+    OSError."""
     if make and os.geteuid() == 0:
         move_away(folder_fd, name)
-    fd = os.open(name, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), _MODE, dir_fd=folder_fd)
+    fd = os.open(name, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), mode, dir_fd=folder_fd)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(fd)
         raise PermissionError(errno.EPERM, f"{name} in its ledger belongs to user {found.st_uid}, or is a link", name)
-    if stat.S_IMODE(found.st_mode) != _MODE:
-        os.fchmod(fd, _MODE)
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(fd, mode)
     return fd
 
 
@@ -106,19 +110,13 @@ def lock(fd: int, limit_s: float) -> None:
             time.sleep(_AGAIN_S)
 
 
-def is_held_by_others(fd: int) -> bool:
-    """Whether only processes of other users hold the lock of this file. False where that is not seen (another pid
-    namespace)."""
-    found = os.fstat(fd)
-    mine = f":{found.st_ino}"
-    owners = set()
+def names(folder_fd: int, *, shared: bool) -> tuple[list[str], bool]:
+    """Those in it, and whether these are all; as many as may be looked at. Raises OSError."""
+    # Opened anew: a place in a directory is of the description, and two threads that read one have half of it each.
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
-        with open("/proc/locks", encoding="ascii") as file:
-            holders = [fields for line in file if (fields := line.split())[1] == "FLOCK" and fields[5].endswith(mine)]
-        for fields in holders:
-            major, minor, _ = fields[5].split(":")
-            if os.makedev(int(major, 16), int(minor, 16)) == found.st_dev:
-                owners.add(os.stat(f"/proc/{int(fields[4])}").st_uid)
-    except (OSError, ValueError, IndexError):
-        return False
-    return bool(owners) and os.geteuid() not in owners
+        with os.scandir(fd) as entries:
+            found = [entry.name for entry in itertools.islice(entries, _MOST_NAMES + 1 if shared else None)]
+    finally:
+        os.close(fd)
+    return found[: _MOST_NAMES if shared else None], not shared or len(found) <= _MOST_NAMES

@@ -1,10 +1,12 @@
 """`Ledger`: the folder `ledger` of a cache root, read and changed under its lock.
 
     lock        held (flock) while sums are made; never longer than a few reads and one write take
-    start-...   held by the command that starts a daemon for one source
+    start-...   held by the command that starts a daemon for one source; where several users share the root in own-UID
     size        what all caches may hold together; nothing in it: as much as the disk leaves. Where that of another
                 user stands who is not root, it says nothing, and ours is called size-UID
     NAME        one cache: its grant, what it is of, who serves it; locked (flock) as long as that daemon lives
+    own-UID/    where several users share the root: what only that user can lock (`locks`), so that who has a cache of
+                ours is known for sure. The lock of NAME itself is then for others to see
 
 A cache's record says more than the cache holds or as much, never less: room is written down before it is used, and
 given back when it is free. So a daemon that is killed at any moment leaves room that nobody uses, never more than the
@@ -19,15 +21,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from hfs.mountd.base.errors import StagingError
 from hfs.mountd.core.waits import Waits
 from hfs.mountd.ledger import folder
+from hfs.mountd.ledger.locks import OwnLocks
 from hfs.mountd.ledger.notice import write_notices
 from hfs.mountd.ledger.record import (
     Grant,
@@ -42,10 +47,9 @@ from hfs.mountd.ledger.record import (
 from hfs.policies.cache.sharing import grant_bytes
 
 _LOCK, _SIZE, _START = "lock", "size", "start-"
-_OTHERS_S = 1.0
-"""For a lock that only processes of other users hold."""
-_LOCK_S = 5.0
-"""Whoever holds the lock needs microseconds; one that was stopped (SIGSTOP) must not stop all others."""
+_LOCK_S, _SHARED_LOCK_S = 5.0, 1.0
+"""Whoever holds the lock needs microseconds; one that was stopped (SIGSTOP) must not stop all others. In a root that
+several users share anybody can hold it for as long as he likes."""
 _START_S = 180.0
 """A start takes a second; of a source that does not answer a minute and a half."""
 _DAEMON_S = 15.0
@@ -53,6 +57,9 @@ _DAEMON_S = 15.0
 two, to make room (`idle_caches`), or for a moment, to be looked at."""
 _MOST_OF_OTHERS = 256
 """Records of one other user that are looked at: each costs 20 us with the lock held."""
+_MOST_RECORDS = 1024
+"""In a root that several users share; a name that belongs to somebody else than it says costs 5 us."""
+_NAME = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{16}")
 _LOOKED_S = 0.1
 """All daemons of the root look every second which caches have one, and lock each record for that, for microseconds."""
 
@@ -99,6 +106,8 @@ class Ledger:
     def __init__(self, root_fd: int, *, shared: bool = False) -> None:
         """Makes the folder if it is missing. Raises OSError."""
         self._fd = folder.open_folder(root_fd, shared=shared)
+        self._shared = shared
+        self._locks = OwnLocks(self._fd, shared=shared)
         try:
             if not shared:
                 os.close(folder.open_lock(self._fd, _LOCK))
@@ -112,16 +121,7 @@ class Ledger:
 
     def listed(self) -> list[Listed]:
         """All caches that it knows, by name. Raises OSError."""
-        found = []
-        seen: dict[str, int] = {}
-        for name in sorted(os.listdir(self._fd)):
-            owner = name.partition("-")[0]
-            seen[owner] = seen.get(owner, 0) + 1
-            if seen[owner] > _MOST_OF_OTHERS and owner not in {"0", str(os.geteuid())}:
-                continue
-            if (entry := self._read(name)) is not None:
-                found.append(entry)
-        return found
+        return self._look()[0]
 
     def size_bytes(self) -> int | None:
         """What all caches may hold together; None: as much as the disk leaves. Raises OSError."""
@@ -144,27 +144,27 @@ class Ledger:
         A size waits where the ledger is locked; until it is known nobody takes room by this registration. Raises
         OSError; BlockingIOError where a daemon of ours has that cache.
         """
-        fd = folder.open_own(self._fd, name)
-        try:
-            self._lock_record(fd)
+        with contextlib.ExitStack() as undo:
+            fd = folder.open_own(self._fd, name)
+            undo.callback(os.close, fd)
+            lock_fd = self._locks.lock(name, _DAEMON_S)
+            undo.callback(os.close, lock_fd)
             if (grant := read_grant(fd)) is None:
                 write_grant(fd, grant := Grant(0, 0, int(time.time())))
             write_serving(fd, serving)
-            registration = Registration(self, name, fd, grant, lambda: self._enter(name, size_bytes, again=again))
+            self.show(fd)
+            enter = partial(self._enter, name, size_bytes, again=again)
+            registration = Registration(self, name, (fd, lock_fd), grant, enter)
             with contextlib.suppress(LedgerBusy), self.locked():
                 registration.enter()
+            undo.pop_all()
             return registration
-        except BaseException:
-            os.close(fd)
-            raise
 
-    def _lock_record(self, fd: int) -> None:
-        """For a daemon. What others hold says nothing: the cache itself has a lock that they cannot reach."""
-        try:
-            folder.lock(fd, _LOOKED_S)
-        except BlockingIOError:
-            if not folder.is_held_by_others(fd):
-                folder.lock(fd, _DAEMON_S)
+    def show(self, fd: int) -> None:
+        """Let other users see that this record has a daemon, unless one of them locks it himself."""
+        if self._shared:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _enter(self, name: str, size_bytes: int | None, *, again: bool) -> None:
         others = [entry for entry in self.listed() if entry.name != name]
@@ -180,16 +180,13 @@ class Ledger:
     @contextlib.contextmanager
     def _turn(self, name: str) -> Iterator[None]:
         try:
-            fd = folder.open_own(self._fd, name)
+            fd = self._locks.lock(name, _START_S)
+        except BlockingIOError:
+            raise LedgerBusy("another command has been starting a daemon for this source for minutes") from None
         except OSError:  # a disk that is not written to, or another user was there first
             yield  # the second daemon finds the cache in use
             return
         try:
-            try:
-                folder.lock(fd, _LOOKED_S)
-            except BlockingIOError:
-                if not folder.is_held_by_others(fd):
-                    self._lock(fd, _START_S, "another command has been starting a daemon for this source for minutes")
             yield
         finally:
             os.close(fd)
@@ -198,11 +195,10 @@ class Ledger:
         """Keep daemons away from a cache that has none. Raises OSError, BlockingIOError where it has one."""
         fd = folder.open_own(self._fd, name, make=False)
         try:
-            folder.lock(fd, _LOOKED_S)
+            return Hold(self, fd, self._locks.lock(name, _LOOKED_S))
         except BaseException:
             os.close(fd)
             raise
-        return Hold(self, fd)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -211,11 +207,14 @@ class Ledger:
         with self.locked():
             registration.enter()
             size_bytes = self.size_bytes()
-            others = [entry for entry in self.listed() if entry.name != registration.name]
+            found, are_all = self._look()
+            others = [entry for entry in found if entry.name != registration.name]
             granted_bytes = used_bytes
             if size_bytes is not None:
                 own_bytes = registration.grant.granted_bytes
                 theirs_bytes = _held_bytes(others, size_bytes, own_bytes)
+                if not are_all:  # it may be any
+                    theirs_bytes = max(theirs_bytes, size_bytes - own_bytes)
                 granted_bytes = grant_bytes(size_bytes, theirs_bytes, own_bytes, used_bytes, wanted_bytes)
             # What the others left may be less than what is here already: it is accounted until it has gone.
             registration.write(Grant(max(granted_bytes, used_bytes), used_bytes, int(time.time())))
@@ -245,6 +244,24 @@ class Ledger:
         owner = name.partition("-")[0]
         return folder.open_of(self._fd, name, int(owner)) if owner.isdecimal() else None
 
+    def _look(self) -> tuple[list[Listed], bool]:
+        """All caches by name, and whether there may be no more: ours are always there, however many names others make.
+        Raises OSError."""
+        found, are_all = folder.names(self._fd, shared=self._shared)
+        if self._shared:
+            known = self._locks.names()
+            by_user: dict[str, int] = {}
+            others = []
+            for name in found:
+                if name not in known and _NAME.fullmatch(name):
+                    owner = name.partition("-")[0]
+                    by_user[owner] = by_user.get(owner, 0) + 1
+                    if by_user[owner] <= _MOST_OF_OTHERS or int(owner) in {0, os.geteuid()}:
+                        others.append(name)
+            are_all = are_all and len(others) <= _MOST_RECORDS
+            found = [*known, *others[:_MOST_RECORDS]]
+        return [entry for name in sorted(found) if (entry := self._read(name)) is not None], are_all
+
     def _read(self, name: str) -> Listed | None:
         fd = self.open_record(name)
         if fd is None:
@@ -253,12 +270,14 @@ class Ledger:
             grant = read_grant(fd)
             if grant is None:
                 return None
-            running = False
+            entry = Listed(name, grant, read_serving(fd), False, read_pinned(fd))
+            if entry.is_ours:
+                return entry._replace(running=self._locks.is_held(name))
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                running = True
-            return Listed(name, grant, read_serving(fd), running, read_pinned(fd))
+                return entry._replace(running=True)
+            return entry
         finally:
             os.close(fd)
 
@@ -267,21 +286,13 @@ class Ledger:
         """For sums, and for records that change because of one. Raises OSError, LedgerBusy."""
         fd = folder.open_lock(self._fd, _LOCK)
         try:
-            self._lock(fd, _LOCK_S, "the ledger of the cache is locked by a process that does not go on")
+            try:
+                folder.lock(fd, _SHARED_LOCK_S if self._shared else _LOCK_S)
+            except BlockingIOError:
+                raise LedgerBusy("the ledger of the cache is locked by a process that does not go on") from None
             yield
         finally:
             os.close(fd)
-
-    def _lock(self, fd: int, limit_s: float, why_not: str) -> None:
-        try:
-            try:
-                folder.lock(fd, min(limit_s, _OTHERS_S))
-            except BlockingIOError:
-                if folder.is_held_by_others(fd):
-                    raise
-                folder.lock(fd, limit_s)
-        except BlockingIOError:
-            raise LedgerBusy(why_not) from None
 
 
 def _own_size() -> str:
@@ -298,9 +309,10 @@ def _held_bytes(others: list[Listed], size_bytes: int, own_bytes: int) -> int:
 class Hold:
     """Of a cache without a daemon, until closed."""
 
-    def __init__(self, ledger: Ledger, fd: int) -> None:
+    def __init__(self, ledger: Ledger, fd: int, lock_fd: int) -> None:
         self._ledger = ledger
         self._fd = fd
+        self._lock_fd = lock_fd
 
     def settle(self, used_bytes: int, pinned_bytes: int | None = None) -> None:
         """Bring its record down to what it holds. `pinned_bytes` None: as before. Raises OSError, LedgerBusy."""
@@ -313,18 +325,20 @@ class Hold:
     def close(self) -> None:
         """Daemons may come."""
         os.close(self._fd)
+        os.close(self._lock_fd)
 
 
 class Registration:
     """A daemon's entry. One thread at a time."""
 
     def __init__(
-        self, ledger: Ledger, name: str, fd: int, grant: Grant, enter: Callable[[], None] | None = None
+        self, ledger: Ledger, name: str, fds: tuple[int, int], grant: Grant, enter: Callable[[], None] | None
     ) -> None:
-        """`enter`: what is still to be done once the ledger is not locked by others."""
+        """`fds`: of the record, and of its lock. `enter`: what is still to be done once the ledger is not locked by
+        others."""
         self._ledger = ledger
         self._enter = enter
-        self._fd = fd
+        self._fd, self._lock_fd = fds
         self.name = name
         self.grant = grant
         """As it was written last."""
@@ -337,6 +351,7 @@ class Registration:
 
     def take(self, used_bytes: int, wanted_bytes: int) -> Taken:
         """Have room for so much more, as far as it is free. Raises OSError, LedgerBusy."""
+        self._ledger.show(self._fd)
         return self._ledger.take(self, used_bytes, wanted_bytes)
 
     def give_back(self, granted_bytes: int, used_bytes: int) -> None:
@@ -370,3 +385,4 @@ class Registration:
     def close(self) -> None:
         """The cache has no daemon any more."""
         os.close(self._fd)
+        os.close(self._lock_fd)

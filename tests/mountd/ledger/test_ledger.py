@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -128,6 +129,23 @@ def test_who_looks_at_a_record_for_a_moment_does_not_look_like_a_daemon(
     monkeypatch.setattr(ledger_module.time, "sleep", lambda _seconds: fcntl.flock(looking, fcntl.LOCK_UN))
     ledger.hold(named).close()
     os.close(looking)
+
+
+def test_two_threads_look_at_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for room, one for the board: neither reads what the other has not."""
+    ledger.register(A, SOURCE, SIZE).close()
+    scandir = os.scandir
+
+    @contextlib.contextmanager
+    def with_another(where: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        monkeypatch.setattr(os, "scandir", scandir)
+        with scandir(where) as entries:
+            first = next(entries)
+            assert [entry.name for entry in ledger.listed()] == [A]
+            yield itertools.chain([first], entries)
+
+    monkeypatch.setattr(os, "scandir", with_another)
+    assert [entry.name for entry in ledger.listed()] == [A]
 
 
 @pytest.mark.slow

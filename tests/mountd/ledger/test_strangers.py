@@ -7,10 +7,12 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource, folder
+from hfs.mountd.ledger import CacheRoot, Grant, Ledger, LedgerBusy, ServedSource, folder
+from hfs.mountd.ledger import ledger as ledger_module
 from hfs.mountd.ledger.record import write_grant, write_serving
 from tests.fuse.users import needs_root
 
@@ -20,20 +22,18 @@ STRANGER, PLAIN = 4242, 4243
 SIZE = 1 << 40
 OURS = "0-0123456789abcdef"
 SOURCE = ServedSource(source=b"/data", device=5, inode=7, mountpoint=b"/mnt")
-FILES = ("lock", "size", "start-0-1-2", OURS)
-"""All that we open below the folder."""
+FILES = ("lock", "size", "start-0-1-2", "own-0", OURS)
+"""All that we open in the folder, or did."""
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """As sharing.md has it made. Others can come to it."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As sharing.md has it made, and the working directory: of others, who cannot come to its path."""
     path = tmp_path / "root"
     for made in (path, path / "ledger"):
         made.mkdir()
         made.chmod(0o1777)
-    for above in (tmp_path, *tmp_path.parents[:3]):
-        if above.stat().st_mode & 0o001 == 0:
-            above.chmod(above.stat().st_mode | 0o011)
+    monkeypatch.chdir(path)
     return path
 
 
@@ -53,8 +53,8 @@ def opened(root: Path) -> Iterator[Ledger]:
 
 
 @contextlib.contextmanager
-def as_user(uid: int, work: Callable[[], object]) -> Iterator[None]:
-    """`work` is done by a process of this user, which lives on in the block."""
+def as_user(uid: int, work: Callable[[], object], *, leaving: bool = False) -> Iterator[None]:
+    """`work` is done by a process of this user, which lives on in the block, or has a child do so and ends."""
     done, tell = os.pipe()
     ended, end = os.pipe()
     pid = os.fork()
@@ -65,6 +65,8 @@ def as_user(uid: int, work: Callable[[], object]) -> Iterator[None]:
             os.setgid(uid)
             os.setuid(uid)
             kept = work()
+            if leaving and os.fork():
+                os._exit(0)
             os.write(tell, b"." if kept is not False else b"!")
             os.read(ended, 1)
         finally:
@@ -76,8 +78,9 @@ def as_user(uid: int, work: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         os.close(end)
-        os.close(done)
         os.waitpid(pid, 0)
+        assert os.read(done, 1) == b""  # the child has ended too
+        os.close(done)
 
 
 @pytest.fixture
@@ -110,7 +113,7 @@ def test_a_plain_user_has_a_size_beside_that_of_another(root: Path) -> None:
     write_record(root / "ledger" / "size", Grant(1))
 
     def work() -> None:
-        with opened(root) as ledger:
+        with opened(Path()) as ledger:
             registration = ledger.register(f"{PLAIN}-0123456789abcdef", SOURCE, SIZE)
             assert registration.take(5, 1).size_bytes == SIZE
 
@@ -122,7 +125,7 @@ def test_grants_of_others_keep_room_from_us_and_take_none(root: Path, ledger: Le
     registration = ledger.register(OURS, SOURCE, SIZE)
     had = registration.take(0, SIZE // 2).granted_bytes
     for number in range(300):
-        write_record(root / "ledger" / f"{STRANGER}-{number}", Grant((1 << 62) + number, 1 << 62, 1 << 62))
+        write_record(root / "ledger" / f"{STRANGER}-{number:016x}", Grant((1 << 62) + number, 1 << 62, 1 << 62))
     taken = registration.take(had, SIZE // 4)
     assert taken.granted_bytes == had
     assert registration.take(had, 0).granted_bytes == had
@@ -130,23 +133,86 @@ def test_grants_of_others_keep_room_from_us_and_take_none(root: Path, ledger: Le
     registration.close()
 
 
+def lock_all(root: Path, kept: list[int]) -> None:
+    """Whatever this user can open."""
+    for path in (root, *root.rglob("*")):
+        with contextlib.suppress(PermissionError):
+            kept.append(os.open(path, os.O_RDONLY))
+            fcntl.flock(kept[-1], fcntl.LOCK_EX)
+
+
 @pytest.mark.usefixtures("endless")
-def test_locks_that_others_hold_stop_nobody(root: Path, ledger: Ledger) -> None:
+@pytest.mark.parametrize("leaving", [False, True])
+def test_locks_that_others_hold_stop_nobody(ledger: Ledger, leaving: bool) -> None:
+    """Whoever /proc/locks says holds them."""
     ledger.register(OURS, SOURCE, SIZE).close()
     with ledger.start_turn(1, 2), ledger.locked():
         pass
-    kept = []
-
-    def lock_all() -> None:
-        for name in FILES:
-            kept.append(os.open(root / "ledger" / name, os.O_RDONLY))
-            fcntl.flock(kept[-1], fcntl.LOCK_EX)
-
-    with as_user(STRANGER, lock_all):
-        with ledger.start_turn(1, 2):
-            registration = ledger.register(OURS, SOURCE, SIZE // 2)
+    kept: list[int] = []
+    with as_user(STRANGER, lambda: lock_all(Path(), kept), leaving=leaving):
+        with ledger.start_turn(1, 2), pytest.raises(LedgerBusy), ledger.start_turn(1, 2):
+            pass
+        ledger.hold(OURS).close()
+        assert [entry.running for entry in ledger.listed()] == [False]
+        registration = ledger.register(OURS, SOURCE, SIZE // 2)
+        assert [entry.running for entry in ledger.listed()] == [True]
+        with pytest.raises(BlockingIOError):
+            ledger.hold(OURS)
         registration.give_back(0, 0)
     assert registration.take(0, 1).size_bytes == SIZE // 2  # what waited for the lock
+    registration.close()
+
+
+def test_other_users_see_who_has_a_daemon(ledger: Ledger) -> None:
+    registration = ledger.register(OURS, SOURCE, SIZE)
+
+    def seen(running: bool) -> Callable[[], bool]:
+        def work() -> bool:
+            with opened(Path()) as theirs:
+                return [(entry.name, entry.running) for entry in theirs.listed()] == [(OURS, running)]
+
+        return work
+
+    with as_user(PLAIN, seen(True)):
+        pass
+    registration.close()
+    with as_user(PLAIN, seen(False)):
+        pass
+    kept: list[int] = []
+    with as_user(STRANGER, lambda: lock_all(Path(), kept)):
+        registration = ledger.register(OURS, SOURCE, SIZE)
+    registration.take(0, 1)
+    with as_user(PLAIN, seen(True)):
+        pass
+    registration.close()
+
+
+def test_names_that_others_make_hide_none_of_ours_and_cost_little(
+    root: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours are known without them; and what they hide of others may be anything."""
+    registration = ledger.register(OURS, SOURCE, SIZE)
+    had = registration.take(0, SIZE // 2).granted_bytes
+    monkeypatch.setattr(folder, "_MOST_NAMES", 0)
+    assert [entry.name for entry in ledger.listed()] == [OURS]
+    monkeypatch.setattr(folder, "_MOST_NAMES", 300)
+    monkeypatch.setattr(ledger_module, "_MOST_RECORDS", 100)
+    for number in range(200):
+        (root / "ledger" / f"{5000 + number}-{number:016x}").touch()
+        (root / "ledger" / f"{5000 + number}-a").touch()
+    opens, really = [], os.open
+
+    def counted(*arguments: Any, **more: Any) -> int:
+        opens.append(arguments)
+        return really(*arguments, **more)
+
+    monkeypatch.setattr(os, "open", counted)
+    assert [entry.name for entry in ledger.listed()] == [OURS]
+    assert len(opens) < 110
+    assert registration.take(had, SIZE // 4).granted_bytes == had
+    for path in (root / "ledger").glob("5*"):
+        path.unlink()
+    assert registration.take(had, SIZE // 4).granted_bytes > had
     registration.close()
 
 
@@ -187,12 +253,12 @@ def test_what_others_have_made_in_advance_is_neither_used_nor_touched(root: Path
 
 def test_a_plain_user_goes_without_where_another_was_first(root: Path) -> None:
     name = f"{PLAIN}-0123456789abcdef"
-    for path in (root / "ledger" / "lock", root / "ledger" / name, root / "ledger" / f"start-{PLAIN}-1-2"):
+    for path in (root / "ledger" / "lock", root / "ledger" / name, root / "ledger" / f"own-{PLAIN}"):
         path.touch(0o600)
         os.chown(path, STRANGER, STRANGER)
 
     def work() -> bool:
-        with opened(root) as ledger, ledger.start_turn(1, 2):
+        with opened(Path()) as ledger, ledger.start_turn(1, 2):
             try:
                 ledger.register(name, SOURCE, SIZE)
             except OSError:
