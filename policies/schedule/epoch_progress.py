@@ -11,6 +11,8 @@ Knows nothing of units' bytes and of budgets.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,6 +32,7 @@ _SLOWEST_PART = 4
 _STOPPED_S = 5.0
 _STOPPED_UNITS = 64
 """So many of the next units may not be on their way: some batches."""
+_JUDGED_AT_ONCE = 16
 _LOOK_AT_USES = 16_384
 """So many uses tell which share of them is here, to half a percent, in 0.1 ms: 64 learners are told of at once."""
 
@@ -58,7 +61,7 @@ class Standing:
 class EpochProgress:
     """One learner, at `epoch`. `uses`: of that epoch, None between epochs; `following`: of the one after, if known."""
 
-    __slots__ = ("epoch", "following", "moved_s", "pace", "position", "uses")
+    __slots__ = ("epoch", "following", "judged_s", "moved_s", "pace", "position", "stopped", "uses")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -69,10 +72,14 @@ class EpochProgress:
         self.pace = Pace()
         self.moved_s = 0.0
         """When it last did something."""
+        self.stopped = False
+        """It has not moved for 5 s, though what it needs next is here (or will not come); as of `judged_s`."""
+        self.judged_s = -math.inf
 
     def begin(self, epoch: int, uses: Uses, now_s: float) -> None:
         """A new epoch, at its first sample."""
         self.epoch, self.position, self.moved_s = epoch, 0, now_s
+        self.stopped, self.judged_s = False, -math.inf
         self.uses, self.following = uses, None
         self.pace.begin(now_s)
 
@@ -82,14 +89,14 @@ class EpochProgress:
 
     def move(self, position: int, now_s: float) -> None:
         """The sampler has given out `position` samples."""
-        self.position, self.moved_s = position, now_s
+        self.position, self.moved_s, self.stopped = position, now_s, False
         self.pace.moved(position, now_s)
 
     def see(self, unit: int, now_s: float) -> None:
         """The first use of `unit` that was not over, which there must be, is over."""
         assert self.uses is not None
         self.uses.see(unit)
-        self.moved_s = now_s
+        self.moved_s, self.stopped = now_s, False
 
     def end(self) -> None:
         """Nothing of the epoch is pending."""
@@ -102,8 +109,13 @@ class EpochProgress:
             found.append((self.following, self.position - (0 if self.uses is None else self.uses.samples)))
         return found
 
+    def judge(self, state: NDArray[np.uint8], now_s: float) -> bool:
+        """Look whether it has `stopped`: up to a millisecond, where there are millions of units."""
+        self.stopped, self.judged_s = self.is_stopped(state, now_s), now_s
+        return self.stopped
+
     def is_stopped(self, state: NDArray[np.uint8], now_s: float) -> bool:
-        """It has not moved for 5 s, though what it needs next is here (or will not come)."""
+        """The same now; changes nothing."""
         if now_s - self.moved_s <= _STOPPED_S:
             return False
         for uses, position in self.orders():
@@ -132,8 +144,14 @@ class EpochProgress:
             return Standing(self.epoch, 0, 0, rate, 1.0, None, ahead_bytes, stopped=False)
         here = self._here_share(uses, state)
         eta_s = None if rate is None else max(uses.samples - self.position, 0) / rate
-        stopped = self.is_stopped(state, now_s)
+        stopped = self.judge(state, now_s)
         return Standing(self.epoch, self.position, uses.samples, rate, here, eta_s, ahead_bytes, stopped)
+
+
+def judge_some(learners: Mapping[int, EpochProgress], state: NDArray[np.uint8], now_s: float) -> None:
+    """Look which of the learners have `stopped`; of many at those that were looked at longest ago."""
+    for found in heapq.nsmallest(_JUDGED_AT_ONCE, learners.values(), key=lambda each: each.judged_s):
+        found.judge(state, now_s)
 
 
 def learner_rates(learners: Mapping[int, EpochProgress]) -> dict[int, float]:

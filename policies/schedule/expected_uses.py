@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.policies.schedule.epoch_progress import UNKNOWN_RATE, EpochProgress, learner_rates
+from hfs.policies.schedule.epoch_progress import UNKNOWN_RATE, EpochProgress, judge_some, learner_rates
 from hfs.policies.schedule.unit_table import UnitTable
 from hfs.policies.schedule.uses import Indices
 
@@ -53,8 +53,9 @@ class ExpectedUses:
         soonest = np.full(len(units), np.inf)
         second = np.full(len(units), np.inf)
         rates = learner_rates(self._learners)
+        judge_some(self._learners, self._units.state, now_s)
         for learner, found in self._learners.items():
-            after_s = _AFTER_ALL_S if found.is_stopped(self._units.state, now_s) else 0.0
+            after_s = _AFTER_ALL_S if found.stopped else 0.0
             for uses, position in found.orders():
                 heads = uses.heads(units)
                 for which in (heads, uses.after(heads)):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfs.policies.prefetch.sweep import Sweep
-from hfs.policies.schedule.epoch_progress import EpochProgress, learner_rates
+from hfs.policies.schedule.epoch_progress import EpochProgress, judge_some, learner_rates
 from hfs.policies.schedule.merging import Merged, Wanted, merge
 from hfs.policies.schedule.unit_table import UnitTable
 
@@ -50,8 +50,9 @@ class FetchOrder:
         self.searching = False
         going: dict[int, EpochProgress] = {}
         stopped: dict[int, EpochProgress] = {}
+        judge_some(self._learners, self._units.state, now_s)
         for learner, found in self._learners.items():
-            (stopped if found.is_stopped(self._units.state, now_s) else going)[learner] = found
+            (stopped if found.stopped else going)[learner] = found
         take = self._take_by_use if self._sweep is None else self._take_by_number
         taken = take(going, limit, budget_bytes)
         # These may use what the others leave, and nothing that the others would miss.

@@ -158,7 +158,7 @@ class Uses:
                 continue
             if self.cursor >= self.n or looked >= look_at:
                 break
-            until = min(self.n, self.cursor + self._window)
+            until = min(self.n, self.cursor + min(self._window, max(look_at - looked, _WINDOW)))
             found = np.flatnonzero(state[self.order[self.cursor : until]] == ABSENT) + self.cursor
             self._window = _WINDOW if len(found) else min(2 * self._window, _MAX_WINDOW)
             looked += until - self.cursor
