@@ -62,6 +62,8 @@ def prepared(config: Config) -> Config:
     config = absolute(config)
     if config.log_file is None and not config.foreground:
         config = msgspec.structs.replace(config, log_file=logs.default_log_file(config, state_directory(os.environ)))
+        if (why := logs.why_none(config)) is not None:
+            complain(why)
     return config
 
 

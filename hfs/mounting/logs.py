@@ -52,6 +52,20 @@ def _folder(config: Config) -> str:
     return f"{LOGS}-{os.geteuid()}" if others_write else LOGS
 
 
+def why_none(config: Config) -> str | None:
+    """A line where no log is written, since another user was first in its place, in a cache that several share."""
+    if os.geteuid() == 0 or not lies_in_cache(config):
+        return None  # root moves it away
+    directory = os.path.dirname(config.log_file or "")
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return None
+    if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
+        return None
+    return f"{directory} belongs to user {found.st_uid}, so no log is written; give another with --log-file PATH"
+
+
 class _PrivateFile(logging.handlers.RotatingFileHandler):
     """A log names files, also those in directories that not everybody may look into: what is made is the owner's."""
 

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +35,8 @@ _OURS = {"lock", "objects", "ledger", LOGS}
 _OURS_BEGIN = ("index.", "objects.")
 """The names that hfs uses, and how others of them begin; of directories among them also what lies directly in them is
 looked at."""
+
+_AWAY = ".not-ours-"
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SHARED = stat.S_ISVTX | stat.S_IWOTH
@@ -101,14 +104,18 @@ class CacheDirectory:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
 
     def open_directory(self, name: str) -> int:
-        """A descriptor of the directory `name`, made for us alone if it is not there. Raises OSError, ConfigError."""
+        """A descriptor of the directory `name`, made for us alone if it is not there. What another user has made where
+        several share this one root moves away, and others get an OSError. Raises ConfigError, OSError."""
+        if self.shared and os.geteuid() == 0:
+            move_away(self.fd, name, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.fd)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
+            found = os.fstat(fd)
+            self._check_entry(name, found)
             if name.startswith(LOGS):
-                os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~_OTHERS_WRITE)
-            self._check_entry(name, os.fstat(fd))
+                os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)
         except BaseException:
             os.close(fd)
             raise
@@ -195,4 +202,17 @@ class CacheDirectory:
             fault = "is a hard link, to a file that may belong elsewhere"
         else:
             return
+        if self.shared:  # whoever shares it cannot help it, and goes without
+            raise PermissionError(errno.EPERM, f"{name} {fault}", path)
         raise ConfigError(f"cache {self.path}: {name} {fault}; {remedy}")
+
+
+def move_away(folder_fd: int, name: str, kind: int) -> None:
+    """As root, in a directory to which others write: give another name to whatever stands in the place of a file or
+    directory (`kind`: S_IFREG or S_IFDIR) of root's. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        # What is root's by its owner another user may have linked or moved there.
+        is_ours = found.st_uid == 0 and stat.S_IFMT(found.st_mode) == kind
+        if not is_ours or (kind == stat.S_IFREG and found.st_nlink != 1):
+            os.rename(name, f"{name}{_AWAY}{time.monotonic_ns():x}", src_dir_fd=folder_fd, dst_dir_fd=folder_fd)

@@ -35,12 +35,16 @@ class OwnCache:
         registration: Registration | None,
         serving: ServedSource,
         absent: str | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
         self.path = path
         self.grants = grants
         self.board = board
         self.absent = absent
         """Why there is none; None: there is."""
+        self.shared = shared
+        """Others may put something in its place."""
         self._registration = registration
         self._serving = serving
 
@@ -90,7 +94,8 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
     try:
         grants = Grants(registration, _Others(root, basics), run)
         with contextlib.closing(Board(root.ledger, registration, serving.device)) as board:
-            yield OwnCache(root.path_of(registration.name), grants, board, registration, serving)
+            path, shared = root.path_of(registration.name), root.directory.shared
+            yield OwnCache(path, grants, board, registration, serving, shared=shared)
     finally:
         registration.close()
         root.close()

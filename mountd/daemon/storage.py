@@ -112,7 +112,8 @@ async def _open_as_can_be(
     opening: Callable[[OwnCache], AbstractAsyncContextManager[Cache]],
 ) -> tuple[OwnCache, Cache]:
     """The cache, or none where none can be had. A mount whose cache was given wrongly, or is another daemon's, is not
-    begun, and no release taken over to that cannot open it: the one that serves goes on. Raises as `open_storage`."""
+    begun (but where several users share the root any of them may have been first in the cache's place), and no release
+    taken over to that cannot open it: the one that serves goes on. Raises as `open_storage`."""
     handover = basics.handover
     is_first = handover is None or (handover.asked and handover.generation == 0)
     if handover is not None and handover.asked and not is_first:
@@ -122,14 +123,16 @@ async def _open_as_can_be(
     held = "the daemon before was killed, and a thread of it that sleeps in the kernel holds the cache"
     why = held if handover is not None and handover.lingers else await why_silent(basics.config.cache)
     if why is None:
+        shared = False
         try:
             async with AsyncExitStack() as trying:
                 own = await trying.enter_async_context(open_own_cache(basics, source))
+                shared = own.shared
                 cache = await trying.enter_async_context(opening(own))
                 stack.push_async_exit(trying.pop_all())
                 return own, cache
         except Exception as error:
-            if is_first and isinstance(error, ConfigError | CacheInUse):
+            if is_first and isinstance(error, CacheInUse if shared else ConfigError | CacheInUse):
                 raise
             if not isinstance(error, HfsError):
                 log.exception("the cache could not be opened")

@@ -16,12 +16,13 @@ import os
 import stat
 import time
 
+from hfs.mountd.core.cache_directory import move_away
+
 FOLDER = "ledger"
 _MODE = 0o644
 """Of its files. Whoever cannot enter the folder of a root of one user sees none of them."""
 _AGAIN_S = 0.005
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_AWAY = ".not-ours-"
 _MOST_NAMES = 4096
 """In a folder to which others write: a microsecond each."""
 
@@ -56,7 +57,7 @@ def open_own(folder_fd: int, name: str, *, make: bool = True, mode: int = _MODE)
     """A file of ours, to be read and written, of this mode whatever the umask was: others can read it. Raises
     OSError."""
     if make and os.geteuid() == 0:
-        move_away(folder_fd, name)
+        move_away(folder_fd, name, stat.S_IFREG)
     fd = os.open(name, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), mode, dir_fd=folder_fd)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
@@ -65,14 +66,6 @@ def open_own(folder_fd: int, name: str, *, make: bool = True, mode: int = _MODE)
     if stat.S_IMODE(found.st_mode) != mode:
         os.fchmod(fd, mode)
     return fd
-
-
-def move_away(folder_fd: int, name: str) -> None:
-    """As root: give what another user has put there another name. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_uid != 0:
-            away = f"{name}{_AWAY}{time.monotonic_ns():x}"
-            os.rename(name, away, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
 
 
 def open_lock(folder_fd: int, name: str) -> int:

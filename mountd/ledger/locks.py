@@ -18,6 +18,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from hfs.mountd.core.cache_directory import move_away
 from hfs.mountd.ledger import folder
 
 _FOLDER = "own-"
@@ -77,7 +78,7 @@ class OwnLocks:
         name = f"{_FOLDER}{uid}"
         if make:
             if uid == 0:
-                folder.move_away(self._folder_fd, name)
+                move_away(self._folder_fd, name, stat.S_IFDIR)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, _FOLDER_MODE, dir_fd=self._folder_fd)
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder_fd)

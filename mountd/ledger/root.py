@@ -22,10 +22,9 @@ import xxhash
 
 from hfs.mountd.base.errors import CacheInUse
 from hfs.mountd.base.version import is_lasting
-from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
+from hfs.mountd.core.cache_directory import CacheDirectory, move_away, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache
 from hfs.mountd.ledger import Ledger
-from hfs.mountd.ledger.folder import move_away
 
 _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _MOVING = ".moving"
@@ -75,7 +74,7 @@ class CacheRoot:
         directory = self.directory
         if directory.shared:
             if os.geteuid() == 0:
-                move_away(directory.fd, name)
+                move_away(directory.fd, name, stat.S_IFDIR)
             return
         begun = [found for found in directory.names() if found.endswith(_MOVING)]
         if not begun and not directory.exists(_INDEX):

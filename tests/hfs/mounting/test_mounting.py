@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hfs.mountd.base.errors import ConfigError, MountError
@@ -53,6 +54,26 @@ print(json.dumps({"error": text, "code": 1}))
     source, origins, session, package, descriptors = eval(refusal(config, monkeypatch, script))
     assert (source, origins, session, package) == ("/caf\udce9", {}, True, True)
     assert {int(number) for number in descriptors} <= {0, 1, 2, 3}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+def test_where_another_user_has_made_the_place_of_the_log_there_is_none(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache that several share."""
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c").chmod(0o1777)
+    (theirs := tmp_path / "c" / "logs-4243").mkdir()
+    os.chown(theirs, 4242, 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 4243)
+    config = msgspec.structs.replace(config, cache=str(tmp_path / "c"), log_file=f"{theirs}/log")
+    why = "belongs to user 4242, so no log is written; give another with --log-file PATH"
+    assert logs.why_none(config) == f"{theirs} {why}"
+    said = json.dumps({"error": "its own words", "code": 1})
+    monkeypatch.setattr(mounting, "_COMMAND", [sys.executable, "-c", f"print({said!r})"])
+    with pytest.raises(MountError, match="its own words"):
+        start(config, {}, 20)
+    assert not list(theirs.iterdir())
 
 
 def test_its_own_words_come_through(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,36 @@ def test_logs_that_were_open_to_others_are_closed_to_them(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "logs").stat().st_mode) == 0o755
 
 
+@as_root
+@pytest.mark.parametrize("what", ["directory", "file", "link"])
+@pytest.mark.parametrize("uid", [0, STRANGER + 1])
+def test_logs_that_somebody_else_has_made_in_a_shared_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, uid: int
+) -> None:
+    """Root moves them away, others go without; and nothing of them is changed."""
+    tmp_path.chmod(0o1777)
+    made = tmp_path / f"logs-{uid}"
+    if what == "directory":
+        made.mkdir()
+        made.chmod(0o777)
+    elif what == "file":
+        made.touch()
+    else:
+        made.symlink_to("/etc")
+    os.chown(made, STRANGER, 0, follow_symlinks=False)
+    before = made.lstat()
+    with open_cache_directory(str(tmp_path), make=False, shared_ok=True) as directory:
+        monkeypatch.setattr(os, "geteuid", lambda: uid)
+        if uid:
+            with pytest.raises(OSError, match=r"belongs to user 4242|Not a directory"):
+                directory.open_directory(made.name)
+        else:
+            os.close(directory.open_directory(made.name))
+            assert (made.lstat().st_uid, stat.S_IMODE(made.lstat().st_mode)) == (0, 0o700)
+            (made,) = tmp_path.glob("logs-0.not-ours-*")
+    assert (made.lstat().st_mode, made.lstat().st_uid) == (before.st_mode, STRANGER)
+
+
 def test_real_paths(tmp_path: Path) -> None:
     """Links are resolved as the kernel does it, and what is missing stays."""
     root = tmp_path.resolve()

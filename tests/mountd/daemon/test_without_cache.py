@@ -24,10 +24,13 @@ from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon import storage as storage_module
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage, open_storage
+from hfs.mountd.ledger import CacheRoot
 from hfs.mountd.ledger import ledger as ledger_module
+from hfs.mountd.ledger import locks as locks_module
 from hfs.mountd.namespace import Journal
 from hfs.mountd.wire.handover import Handover
 from tests.conftest import Logs
+from tests.fuse.users import needs_root
 from tests.support.faults import CHUNK_BYTES, stage
 
 _MANY = 1 << 30
@@ -198,3 +201,36 @@ async def test_a_mount_begins_without_a_cache_unless_that_was_given_wrongly(
         (tmp_path / "cache" / "ledger").touch()
         async with begun() as storage:
             assert "Not a directory" in str(storage.own_cache.absent)
+
+
+@needs_root
+@pytest.mark.usefixtures("real_clock")
+@pytest.mark.parametrize("what", ["directory", "file", "link", "open directory of ours", "locks"])
+async def test_in_a_root_that_several_share_a_mount_goes_without_a_cache_whose_place_another_user_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Logs, what: str
+) -> None:
+    """As he can where the victim is not root, and in any moment where it is."""
+    logs.expect("there is no cache")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o1777)
+
+    def taken(root: CacheRoot, name: str) -> None:
+        place = Path(root.path_of(name))
+        if what == "file":
+            place.touch()
+        elif what == "link":
+            place.symlink_to("/etc")
+        elif what == "locks":
+            (place := tmp_path / "cache" / "ledger" / "own-0").touch()
+        else:
+            place.mkdir()
+        if what == "open directory of ours":
+            place.chmod(0o777)
+        else:
+            os.chown(place, 4242, 4242, follow_symlinks=False)
+
+    monkeypatch.setattr(CacheRoot, "take_over", taken)
+    monkeypatch.setattr(locks_module, "move_away", lambda *_arguments: None)
+    workers = Workers()
+    async with workers.running(), opened(tmp_path, workers, asked=True, generation=0) as storage:
+        assert storage.own_cache.absent is not None

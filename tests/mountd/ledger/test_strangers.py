@@ -216,7 +216,7 @@ def test_names_that_others_make_hide_none_of_ours_and_cost_little(
     registration.close()
 
 
-@pytest.mark.parametrize("what", ["file", "directory", "pipe", "link", "hard link"])
+@pytest.mark.parametrize("what", ["file", "directory", "pipe", "link", "hard link", "hard link to root's"])
 def test_what_others_have_made_in_advance_is_neither_used_nor_touched(root: Path, tmp_path: Path, what: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -230,6 +230,9 @@ def test_what_others_have_made_in_advance_is_neither_used_nor_touched(root: Path
             os.mkfifo(path, 0o666)
         elif what == "link":
             path.symlink_to(victim)
+        elif what == "hard link to root's":
+            path.hardlink_to(victim)
+            continue
         else:
             theirs = path.with_name(f"theirs-{path.name}")
             theirs.write_text("mine")
