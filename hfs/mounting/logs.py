@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core import path_steps
 from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.socket_places import prefix_of
@@ -58,9 +59,15 @@ def why_none(config: Config) -> str | None:
         return None  # root moves it away
     directory = os.path.dirname(config.log_file or "")
     try:
-        found = os.lstat(directory)
+        step = path_steps.open_step(directory, any_kind=True)
+    except PermissionError as error:
+        return f"{directory} {error.strerror}, so no log is written; give another with --log-file PATH"
     except OSError:
         return None
+    try:
+        found = os.fstat(step)
+    finally:
+        os.close(step)
     if found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
         return None
     return f"{directory} belongs to user {found.st_uid}, so no log is written; give another with --log-file PATH"

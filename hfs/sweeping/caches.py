@@ -22,7 +22,7 @@ _LIMIT_S = 10.0
 
 def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:
     """Of this root. Raises ConfigError, OSError where it cannot be opened."""
-    if not os.path.isdir(f"{root_path}/ledger"):
+    if not os.path.isdir(root_path) or "ledger" not in os.listdir(root_path):
         return
     root = CacheRoot(root_path)
     try:

@@ -20,6 +20,7 @@ All of it blocks. Knows nothing of what the files hold.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
@@ -29,6 +30,7 @@ from typing import Self
 
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.cache_path import walk
+from hfs.mountd.core.path_steps import open_name, open_step, stat_name
 
 LOGS = "logs"
 _OURS = {"lock", "objects", "ledger", LOGS}
@@ -37,6 +39,9 @@ _OURS_BEGIN = ("index.", "objects.")
 looked at."""
 
 _AWAY = ".not-ours-"
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SHARED = stat.S_ISVTX | stat.S_IWOTH
@@ -110,7 +115,7 @@ class CacheDirectory:
             move_away(self.fd, name, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.fd)
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        fd = open_name(name, self.fd, os.O_RDONLY | os.O_DIRECTORY)
         try:
             found = os.fstat(fd)
             self._check_entry(name, found)
@@ -209,10 +214,25 @@ class CacheDirectory:
 
 def move_away(folder_fd: int, name: str, kind: int) -> None:
     """As root, in a directory to which others write: give another name to whatever stands in the place of a file or
-    directory (`kind`: S_IFREG or S_IFDIR) of root's. Raises OSError."""
+    directory (`kind`: S_IFREG or S_IFDIR) of root's; what they have mounted there goes. Raises OSError."""
+    if not os.fstat(folder_fd).st_mode & _OTHERS_WRITE:
+        return  # nobody else can have put anything there
     with contextlib.suppress(FileNotFoundError):
-        found = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        uncover(folder_fd, name)
+        found = stat_name(name, folder_fd)
         # What is root's by its owner another user may have linked or moved there.
         is_ours = found.st_uid == 0 and stat.S_IFMT(found.st_mode) == kind
         if not is_ours or (kind == stat.S_IFREG and found.st_nlink != 1):
             os.rename(name, f"{name}{_AWAY}{time.monotonic_ns():x}", src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+
+def uncover(folder_fd: int, name: str) -> None:
+    """As root: take away what other plain users have mounted there. Raises OSError."""
+    while True:
+        try:
+            os.close(open_step(name, folder_fd, any_kind=True))
+        except PermissionError:
+            if _libc.umount2(os.fsencode(f"/proc/self/fd/{folder_fd}/{name}"), _MNT_DETACH | _UMOUNT_NOFOLLOW):
+                raise
+        else:
+            return

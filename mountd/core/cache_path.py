@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import Self
 
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.path_steps import open_step
 
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""O_DIRECTORY makes autofs mount what is to be there."""
 _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
 """As in the kernel's own path walk."""
@@ -61,7 +60,7 @@ class Found:
 def walk(path: str, *, make: bool, stops: Collection[str] = ()) -> Found:
     """From the root down, a component at a time, so that each link is judged that is followed."""
     todo = [part for part in reversed(os.path.abspath(path).split("/")) if part]
-    found = Found(os.open("/", _DIRECTORY), "", [])
+    found = Found(open_step("/"), "", [])
     links = 0
     try:
         while todo:
@@ -104,7 +103,7 @@ def walk(path: str, *, make: bool, stops: Collection[str] = ()) -> Found:
 
 
 def _step(found: Found, name: str, path: str) -> None:
-    fd = os.open(name, _DIRECTORY, dir_fd=found.fd)
+    fd = open_step(name, found.fd)
     os.close(found.fd)
     found.fd, found.path = fd, path
 

@@ -1,9 +1,9 @@
 """The folder of a ledger, in which other users may put what they like: what of it counts, and as whose.
 
 A file of ours is a regular one with one name that belongs to us: nothing is written to anything else. What another user
-has put in its place root moves away; whoever is not root goes without. Locks (flock) need no right but to read, so
-anybody can hold one of a file that others read: what such a lock says of us is nothing (`locks`). There may be any
-number of names here: no more are looked at than a root has caches. Everything blocks.
+has put in its place, or mounted there, root moves away; whoever is not root goes without. Locks (flock) need no right
+but to read, so anybody can hold one of a file that others read: what such a lock says of us is nothing (`locks`). There
+may be any number of names here: no more are looked at than a root has caches. Everything blocks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import os
 import stat
 import time
 
-from hfs.mountd.core.cache_directory import move_away
+from hfs.mountd.core.cache_directory import move_away, uncover
+from hfs.mountd.core.path_steps import open_name, stat_name
 
 FOLDER = "ledger"
 _MODE = 0o644
 """Of its files. Whoever cannot enter the folder of a root of one user sees none of them."""
 _AGAIN_S = 0.005
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _MOST_NAMES = 4096
 """In a folder to which others write: a microsecond each."""
 
@@ -31,7 +32,7 @@ def open_folder(root_fd: int, *, shared: bool) -> int:
     """A descriptor of it; it is made if it is missing. Raises OSError."""
     mode = 0o1777 if shared else 0o700
     _make(root_fd, mode)
-    fd = os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root_fd)
+    fd = open_name(FOLDER, root_fd, os.O_RDONLY | os.O_DIRECTORY)
     if shared and os.geteuid() == 0 and os.fstat(fd).st_uid != 0:
         with contextlib.suppress(OSError):  # whose it is may rename what others have in it
             os.fchown(fd, 0, -1)
@@ -42,7 +43,9 @@ def open_folder(root_fd: int, *, shared: bool) -> int:
 def _make(root_fd: int, mode: int) -> None:
     """There at once with its mode, or not at all: a kill in between would leave one that others cannot use."""
     try:
-        os.stat(FOLDER, dir_fd=root_fd, follow_symlinks=False)
+        if os.geteuid() == 0:
+            uncover(root_fd, FOLDER)
+        stat_name(FOLDER, root_fd)
     except FileNotFoundError:
         name = f".{FOLDER}-{os.getpid()}-{time.monotonic_ns()}"
         os.mkdir(name, 0o700, dir_fd=root_fd)
@@ -58,7 +61,14 @@ def open_own(folder_fd: int, name: str, *, make: bool = True, mode: int = _MODE)
     OSError."""
     if make and os.geteuid() == 0:
         move_away(folder_fd, name, stat.S_IFREG)
-    fd = os.open(name, os.O_RDWR | _FLAGS | (os.O_CREAT if make else 0), mode, dir_fd=folder_fd)
+    try:
+        fd = open_name(name, folder_fd, os.O_RDWR | _FLAGS)
+    except FileNotFoundError:
+        if not make:
+            raise
+        with contextlib.suppress(FileExistsError):  # another of ours was faster
+            os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode, dir_fd=folder_fd))
+        fd = open_name(name, folder_fd, os.O_RDWR | _FLAGS)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(fd)
@@ -73,14 +83,14 @@ def open_lock(folder_fd: int, name: str) -> int:
     try:
         return open_own(folder_fd, name)
     except PermissionError:
-        fd = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=folder_fd)
+        fd = open_name(name, folder_fd, os.O_RDONLY | _FLAGS)
     return fd
 
 
 def open_of(folder_fd: int, name: str, *owners: int) -> int | None:
     """A file to be read; None: it is gone, or belongs to none of these users."""
     try:
-        fd = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=folder_fd)
+        fd = open_name(name, folder_fd, os.O_RDONLY | _FLAGS)
     except OSError:
         return None
     found = os.fstat(fd)

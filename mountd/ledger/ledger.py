@@ -30,6 +30,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hfs.mountd.base.errors import StagingError
+from hfs.mountd.core.path_steps import stat_name
 from hfs.mountd.core.waits import Waits
 from hfs.mountd.ledger import folder
 from hfs.mountd.ledger.locks import OwnLocks
@@ -58,7 +59,7 @@ two, to make room (`idle_caches`), or for a moment, to be looked at."""
 _MOST_OF_OTHERS = 256
 """Records of one other user that are looked at: each costs 20 us with the lock held."""
 _MOST_RECORDS = 1024
-"""In a root that several users share; a name that belongs to somebody else than it says costs 5 us."""
+"""In a root that several users share; a name that belongs to somebody else than it says costs 10 us."""
 _NAME = re.compile(r"(0|[1-9][0-9]{0,9})-[0-9a-f]{16}")
 _LOOKED_S = 0.1
 """All daemons of the root look every second which caches have one, and lock each record for that, for microseconds."""
@@ -224,12 +225,16 @@ class Ledger:
         """Where something else than a file stands, there is none."""
         for name in (_SIZE, _own_size()):
             with contextlib.suppress(FileNotFoundError):
-                found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-                if os.geteuid() and found.st_uid == 0:
+                try:
+                    found = stat_name(name, self._fd)
+                    owner, is_file = found.st_uid, stat.S_ISREG(found.st_mode)
+                except PermissionError:  # mounted there
+                    owner, is_file = None, False
+                if os.geteuid() and owner == 0:
                     return  # root's holds
-                if found.st_uid != os.geteuid() and os.geteuid():
+                if owner != os.geteuid() and os.geteuid():
                     continue  # root moves it away
-                if found.st_uid == os.geteuid() and not stat.S_ISREG(found.st_mode):
+                if owner == os.geteuid() and not is_file:
                     return
             fd = folder.open_own(self._fd, name)
             try:

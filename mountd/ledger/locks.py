@@ -19,6 +19,7 @@ import stat
 from collections.abc import Iterator
 
 from hfs.mountd.core.cache_directory import move_away
+from hfs.mountd.core.path_steps import open_name
 from hfs.mountd.ledger import folder
 
 _FOLDER = "own-"
@@ -81,7 +82,7 @@ class OwnLocks:
                 move_away(self._folder_fd, name, stat.S_IFDIR)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, _FOLDER_MODE, dir_fd=self._folder_fd)
-        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder_fd)
+        fd = open_name(name, self._folder_fd, os.O_RDONLY | os.O_DIRECTORY)
         try:
             found = os.fstat(fd)
             if found.st_uid != uid:

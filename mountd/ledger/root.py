@@ -24,6 +24,7 @@ from hfs.mountd.base.errors import CacheInUse
 from hfs.mountd.base.version import is_lasting
 from hfs.mountd.core.cache_directory import CacheDirectory, move_away, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.core.path_steps import stat_name
 from hfs.mountd.ledger import Ledger
 
 _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
@@ -104,9 +105,10 @@ def caches_below(path: str) -> list[str]:
         for name in sorted(directory.names()):
             if not _NAME.fullmatch(name):
                 continue
-            status = os.lstat(name, dir_fd=directory.fd)
-            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
-                found.append(f"{path.rstrip('/')}/{name}")
+            with contextlib.suppress(OSError):  # gone, or served by another user
+                status = stat_name(name, directory.fd)
+                if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                    found.append(f"{path.rstrip('/')}/{name}")
         return found
 
 

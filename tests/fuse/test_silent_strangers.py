@@ -2,15 +2,18 @@
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hfs.mountd.core import path_steps, socket_places
+from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.ledger import CacheRoot, ServedSource, caches_below
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import keeper, mountinfo, taking_away
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import sockets
+from hfs.sweeping import caches, sockets
 from tests.fuse.silent import silent_mount, told_in_time
 from tests.fuse.users import MEMBER, needs_root
 
@@ -83,3 +86,71 @@ def test_steps_follow_no_link(tmp: Path) -> None:
     with pytest.raises(NotADirectoryError):
         path_steps.open_steps(f"{tmp}/link/etc")
     os.close(path_steps.open_steps(f"{tmp}/"))
+
+
+# -- a cache root that several users share ----------------------------------------------------------------------------
+
+OURS = f"{os.geteuid()}-0123456789abcdef"
+SERVED = ServedSource(source=b"/data", device=5, inode=7, mountpoint=b"/mnt")
+
+
+@pytest.fixture
+def root(tmp: Path) -> Path:
+    """As sharing.md has it made."""
+    for made in (tmp / "root", tmp / "root" / "ledger"):
+        made.mkdir()
+        made.chmod(0o1777)
+    return tmp / "root"
+
+
+def use_root(root: Path) -> str:
+    """All that a daemon does with it until it serves, and that commands do."""
+    list(caches.sweep(str(root), 1.0, dry_run=True))
+    with closing(CacheRoot(str(root))) as opened:
+        opened.take_over(OURS)
+        registration = opened.ledger.register(OURS, SERVED, 1 << 30)
+        with closing(registration), opened.ledger.start_turn(5, 7):
+            granted = registration.take(0, 1 << 20).granted_bytes
+            entries = [entry.name for entry in opened.ledger.listed()]
+        with opened.directory as directory:
+            os.close(directory.open_directory("logs-0"))
+    caches_below(str(root))
+    with open_cache_directory(f"{root}/{OURS}", make=True):
+        pass
+    return f"{granted > 0} {OURS in entries}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"ledger/{name}"
+        for name in ("lock", "size", "start-0-5-7", OURS, f"{MEMBER.uid}-0123456789abcdef", "0-aaaaaaaaaaaaaaaa")
+    ]
+    + [OURS, f"{MEMBER.uid}-0123456789abcdef", "0-aaaaaaaaaaaaaaaa"],
+)
+@pytest.mark.parametrize("openat2", [path_steps._SYS_OPENAT2, -1])
+def test_names_in_a_shared_cache_root(name: str, openat2: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files and directories that root would use, or look at: what is mounted there is not asked, or moved away. Also
+    by kernels, and in sandboxes, that do not have the call."""
+    monkeypatch.setattr(path_steps, "_SYS_OPENAT2", openat2)
+    if name.startswith("ledger/"):
+        (root / name).touch()
+    else:
+        (root / name).mkdir()
+    with silent_mount(root / name):
+        assert told_in_time(lambda: use_root(root)) == repr("True True")
+
+
+@pytest.mark.parametrize("name", ["ledger", "logs-0", "ledger/own-0"])
+def test_folders_of_a_shared_cache_root(name: str, root: Path) -> None:
+    if not name.startswith("ledger/"):
+        (root / "ledger").rmdir()
+    (root / name).mkdir()
+    with silent_mount(root / name):
+        assert told_in_time(lambda: use_root(root)) == repr("True True")
+
+
+def test_a_cache_below_a_directory_of_theirs(tmp: Path) -> None:
+    (tmp / "above" / "cache").mkdir(parents=True)
+    with silent_mount(tmp / "above"):
+        assert WHOSE in told_in_time(lambda: open_cache_directory(f"{tmp}/above/cache", make=False).fd)
