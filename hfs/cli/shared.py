@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,9 @@ from hfs.mounting import mountinfo
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+_PLAIN = re.compile(r"[\w./+-]+")
+"""What no shell reads anything else in."""
 
 
 def complain(*lines: str) -> None:
@@ -149,8 +153,13 @@ def sole_mount(argument: str = "MOUNT") -> str:
 
 
 def complete_mounts(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Mountpoints of hfs, and whatever other paths the shell knows."""
+    """Mountpoints of hfs, our own and root's first, and whatever other paths the shell knows. Its script puts the text
+    into the line as it is: of other users' mountpoints, who name them as they like, only plain ones are offered."""
     from click.shell_completion import CompletionItem
 
-    ours = [CompletionItem(m.mountpoint) for m in mountinfo.hfs_mounts() if m.mountpoint.startswith(incomplete)]
-    return ours or [CompletionItem(incomplete, type="file")]
+    found = [
+        CompletionItem(mount.mountpoint)
+        for mount in mountinfo.in_fair_order(mountinfo.hfs_mounts())
+        if mount.mountpoint.startswith(incomplete) and (_PLAIN.fullmatch(mount.mountpoint) or not mount.is_of_others)
+    ]
+    return found or [CompletionItem(incomplete, type="file")]

@@ -116,8 +116,15 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(name: str, values: dict[str, Any], settings: dict[str, str] | None = None) -> None:
-    """The command that prints it is the one that it calls: a prolog has no PATH of anybody's."""
-    beside = Path(sys.executable).parent / "hfs"
-    command = str(beside) if beside.exists() else shutil.which("hfs") or "hfs"
-    text = printed(name, {"hfs": command, **values}, settings)
+    text = printed(name, {"hfs": _own_command(), **values}, settings)
     click.echo("\n".join(map(printable, text.split("\n"))), nl=False)
+
+
+def _own_command() -> str:
+    """The command that prints a script is the one that it calls: a prolog has no PATH of anybody's. Beside the
+    interpreter, as /usr/bin/python3 of `pip install --user`, may be one of the same name of another package."""
+    given = os.path.abspath(sys.argv[0])
+    if os.path.basename(given) == "hfs" and os.access(given, os.X_OK) and os.path.isfile(given):
+        return given
+    beside = Path(sys.executable).parent / "hfs"
+    return str(beside) if beside.exists() else shutil.which("hfs") or "hfs"

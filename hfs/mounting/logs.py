@@ -16,11 +16,13 @@ import signal
 import stat
 import sys
 import time
+import traceback
 from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
 from hfs.mountd.base.errors import HfsError
+from hfs.mountd.base.printable import printable
 from hfs.mountd.core import path_steps
 from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
 from hfs.mountd.core.config import Config
@@ -29,7 +31,6 @@ from hfs.mountd.core.socket_places import prefix_of
 log = logging.getLogger(__name__)
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_EXCEPTIONS = logging.Formatter()
 _FILE_BYTES = 16 * 1024**2
 _FILES = 10
 """160 MB in all: weeks of a quiet mount, and nothing that a cache disk would miss."""
@@ -128,7 +129,7 @@ class _Queued(logging.handlers.QueueHandler):
         record = copy.copy(record)
         record.msg, record.args = message, None
         if record.exc_info:
-            record.exc_text = record.exc_text or _EXCEPTIONS.formatException(record.exc_info)
+            record.exc_text = record.exc_text or _lines_of(record.exc_info[1])
             record.exc_info = None
         if record.stack_info:
             record.exc_text = "\n".join(filter(None, (record.exc_text, record.stack_info)))
@@ -151,7 +152,7 @@ def configure(config: Config) -> None:
             )
         except (HfsError, OSError) as error:  # the disk of the cache, where the log may lie; stderr is an earlier log
             why_not = error
-    target.setFormatter(JsonLines() if config.log_format == "json" else logging.Formatter(_FORMAT))
+    target.setFormatter(JsonLines() if config.log_format == "json" else TextLines(_FORMAT))
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     writer = logging.handlers.QueueListener(records, target)
     writer.start()
@@ -179,6 +180,24 @@ def post_mortem(exit_code: int | None, log_path: Path, log_start: int) -> str:
     except OSError:
         tail = []
     return "\n".join([f"the daemon {how} before the mount answered; its log is {log_path}", *tail])
+
+
+class TextLines(logging.Formatter):
+    """A record as a line, whatever names and words of others are in it: none looks like a second one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
+        """The line."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+
+def _lines_of(error: BaseException | None) -> str:
+    """Its traceback; what it says is one line of that."""
+    lines = []
+    for part in [] if error is None else traceback.format_exception(error):
+        # Frames, and what stands between two errors, have several lines of their own.
+        lines += part.split("\n")[:-1] if part.startswith((" ", "\n")) else [part.removesuffix("\n")]
+    return "\n".join(map(printable, lines))
 
 
 class JsonLines(logging.Formatter):

@@ -139,8 +139,9 @@ class _Errand:
 
 def _text_line(now: float, level: str, text: str) -> bytes:
     stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
-    line = f"{stamp} {level} {_NAME}: {' '.join(text.splitlines())}\n"
-    return line.encode("utf-8", "backslashreplace")
+    # Names in it are others' words; the daemon has mountd.base.printable for them.
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(text.splitlines()))
+    return f"{stamp} {level} {_NAME}: {shown}\n".encode()
 
 
 def _json_line(now: float, level: str, text: str) -> bytes:

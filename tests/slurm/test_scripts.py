@@ -70,3 +70,18 @@ def test_a_line_that_is_not_there_is_no_line_to_fill() -> None:
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(cli, ["slurm", *arguments])
     assert (done.exit_code, said in done.stderr) == (2, True), done.output
+
+
+def test_the_command_is_the_one_that_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a --user installation another package may have one of that name beside the interpreter (hfsutils)."""
+    for folder in ("usr", "home"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "hfs").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "usr" / "python3"))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "home" / "hfs"), "slurm", "epilog"])
+    assert f"\nhfs={tmp_path}/home/hfs\n" in script("epilog")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["home/hfs", "slurm", "epilog"])
+    assert f"\nhfs={tmp_path}/home/hfs\n" in script("epilog")
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "home" / "__main__.py")])
+    assert f"\nhfs={tmp_path}/usr/hfs\n" in script("epilog")

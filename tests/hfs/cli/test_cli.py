@@ -18,8 +18,8 @@ from hfs.cli.shared import printable
 from hfs.client.client import Client
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.config import Config
-from hfs.mounting import joining, mounting, using
-from hfs.mounting.mountinfo import parse
+from hfs.mounting import joining, mountinfo, mounting, using
+from hfs.mounting.mountinfo import Mount, parse
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
 
@@ -202,6 +202,21 @@ def test_completion_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     context, argument = click.Context(cli), click.Argument(["mount"])
     assert [item.value for item in shared.complete_mounts(context, argument, "/m")] == ["/mnt/a b"]
     assert [item.type for item in shared.complete_mounts(context, argument, "/x")] == ["file"]
+
+
+def test_completion_offers_no_words_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell puts them into the line, and into a list of lines, as they are."""
+    places = ["/tmp/a;cmd;", "/tmp/$(cmd)", "/tmp/x\nfile,/etc", "/tmp/a b", "/tmp/théâtre", "/tmp/-o", "/tmp/'x"]
+    theirs = [(place, "rw,user_id=70001,allow_other") for place in places]
+    roots = [("/tmp/roots", "rw,user_id=0"), ("/tmp/own of ours", f"rw,user_id={os.geteuid()}")]
+    mounts = [
+        Mount(number, f"0:{number}", place, "ro", mountinfo.HFS_TYPE, "hfs#/s", options)
+        for number, (place, options) in enumerate([*theirs, *roots])
+    ]
+    monkeypatch.setattr(mountinfo, "hfs_mounts", lambda: mounts)
+    context = click.Context(click.Command("hfs"))
+    found = [item.value for item in shared.complete_mounts(context, click.Argument(["mount"]), "/tmp")]
+    assert found == ["/tmp/roots", "/tmp/own of ours", "/tmp/théâtre", "/tmp/-o"]
 
 
 # -- status -----------------------------------------------------------------------------------------------------------

@@ -89,6 +89,32 @@ def test_exceptions(root: logging.Logger, tmp_path: Path, monkeypatch: pytest.Mo
     assert rest[-1] == "OSError: [Errno 5] broken: 'caf\\udce9'"
 
 
+FORGED = "x\n2026-01-01 00:00:00,000 ERROR hfs: forged\r\x1b[2J\x85\u2028\u202e\t\udce9"
+
+
+def test_a_line_of_text_is_one_line(root: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names and words of others are in it: no line is forged, and no terminal obeys. In the keeper's lines too."""
+
+    def raised(error: Exception) -> Any:
+        try:
+            try:
+                raise OSError(5, FORGED)
+            except OSError as cause:
+                raise error from cause
+        except (ValueError, ExceptionGroup):
+            return (("failed: %s", FORGED), {"exc_info": sys.exc_info()})
+
+    records = [(("%s", FORGED), {}), raised(ValueError(FORGED)), raised(ExceptionGroup(FORGED, [KeyError(FORGED)]))]
+    written(tmp_path / "log", monkeypatch, "text", *records)
+    Log(str(tmp_path / "log"), None).warning(FORGED)
+    text = (tmp_path / "log").read_text()
+    lines = text.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert sum(line.startswith("2026-01-01") for line in lines) == 0
+    assert sum(" INFO hfs.mountd.test: " in line for line in lines) == len(records)
+    assert len([line for line in lines if line.startswith("20")]) == len(records) + 1
+
+
 def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
     log = Log(str(tmp_path / "log"), None, "json")
     for name in NAMES:
