@@ -62,13 +62,13 @@ def open_own(folder_fd: int, name: str, *, make: bool = True, mode: int = _MODE)
     if make and os.geteuid() == 0:
         move_away(folder_fd, name, stat.S_IFREG)
     try:
-        fd = open_name(name, folder_fd, os.O_RDWR | _FLAGS)
+        fd = _open(name, folder_fd, os.O_RDWR)
     except FileNotFoundError:
         if not make:
             raise
         with contextlib.suppress(FileExistsError):  # another of ours was faster
             os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode, dir_fd=folder_fd))
-        fd = open_name(name, folder_fd, os.O_RDWR | _FLAGS)
+        fd = _open(name, folder_fd, os.O_RDWR)
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(fd)
@@ -83,14 +83,14 @@ def open_lock(folder_fd: int, name: str) -> int:
     try:
         return open_own(folder_fd, name)
     except PermissionError:
-        fd = open_name(name, folder_fd, os.O_RDONLY | _FLAGS)
+        fd = _open(name, folder_fd, os.O_RDONLY)
     return fd
 
 
 def open_of(folder_fd: int, name: str, *owners: int) -> int | None:
     """A file to be read; None: it is gone, or belongs to none of these users."""
     try:
-        fd = open_name(name, folder_fd, os.O_RDONLY | _FLAGS)
+        fd = _open(name, folder_fd, os.O_RDONLY)
     except OSError:
         return None
     found = os.fstat(fd)
@@ -98,6 +98,13 @@ def open_of(folder_fd: int, name: str, *owners: int) -> int | None:
         return fd
     os.close(fd)
     return None
+
+
+def _open(name: str, folder_fd: int, flags: int) -> int:
+    try:
+        return open_name(name, folder_fd, flags | _FLAGS)
+    except BlockingIOError as error:  # the lease of another user, which is no lock of ours
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), name) from error
 
 
 def lock(fd: int, limit_s: float) -> None:

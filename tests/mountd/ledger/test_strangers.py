@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import signal
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,8 +74,8 @@ def as_user(uid: int, work: Callable[[], object], *, leaving: bool = False) -> I
             os._exit(0)
     os.close(tell)
     os.close(ended)
-    assert os.read(done, 1) == b"."
     try:
+        assert os.read(done, 1) == b"."
         yield
     finally:
         os.close(end)
@@ -269,6 +270,32 @@ def test_a_plain_user_goes_without_where_another_was_first(root: Path) -> None:
         return False
 
     with as_user(PLAIN, work):
+        pass
+
+
+@pytest.mark.parametrize("name", ["lock", f"{PLAIN}-0123456789abcdef"])
+def test_a_lease_of_another_user_is_no_daemon_of_ours(root: Path, name: str) -> None:
+    """An open that would wait for its end fails as a lock does that is held."""
+    path = root / "ledger" / name
+    path.touch()
+    path.chmod(0o666)
+    os.chown(path, STRANGER, STRANGER)
+    kept: list[int] = []
+
+    def lease() -> None:
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
+        kept.append(os.open(f"ledger/{name}", os.O_RDONLY))
+        fcntl.fcntl(kept[0], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    def work() -> bool:
+        with opened(Path()) as ledger:
+            try:
+                ledger.register(f"{PLAIN}-0123456789abcdef", SOURCE, SIZE)
+            except OSError as error:
+                return not isinstance(error, BlockingIOError)
+        return False
+
+    with as_user(STRANGER, lease), as_user(PLAIN, work):
         pass
 
 
