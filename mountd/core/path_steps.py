@@ -9,11 +9,12 @@ to be had, it says in one call that there is no other mount. Standard library on
 
 from __future__ import annotations
 
-import ctypes
 import errno
+import functools
 import os
 import re
 import struct
+from collections.abc import Callable
 
 _STEP = os.O_PATH | os.O_CLOEXEC
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
@@ -21,16 +22,12 @@ _RESOLVE_NO_XDEV, _RESOLVE_NO_SYMLINKS = 0x01, 0x04  # <linux/openat2.h>
 _SYS_OPENAT2 = 437  # the same on every architecture (since Linux 5.6)
 _SERVER = re.compile(rb"(?:^|,)user_id=([0-9]+)")
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
 
 def open_step(name: str, above: int | None = None, *, links_ok: bool = False, any_kind: bool = False) -> int:
     """An O_PATH descriptor of a directory, of a name in an open one or of a path; with `any_kind` of whatever is there,
     of a link itself too. Raises OSError: NotADirectoryError for a link where none may be, PermissionError where another
     plain user serves it. With a path only its end is safe: what stands above must be root's or our own."""
     flags = _STEP | (0 if links_ok else os.O_NOFOLLOW) | (0 if any_kind else os.O_DIRECTORY)
-    if above is not None and (same := _open_in_mount(name, above, flags)) is not None:
-        return same
     descriptor = os.open(name, flags, dir_fd=above)
     try:
         number = mount_number(descriptor)
@@ -47,14 +44,23 @@ def open_step(name: str, above: int | None = None, *, links_ok: bool = False, an
 def _open_in_mount(name: str, above: int, flags: int) -> int | None:
     """A descriptor of what lies in the mount of the directory `above`; None: it does not, or openat2(2) is not to be
     had here. Raises OSError."""
-    how = _HOW.pack(flags | os.O_NOFOLLOW, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
-    descriptor = int(_libc.syscall(_SYS_OPENAT2, above, os.fsencode(name), how, len(how)))
+    how = _HOW.pack(flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS)
+    syscall, get_errno = _calls()
+    descriptor = syscall(_SYS_OPENAT2, above, os.fsencode(name), how, len(how))
     if descriptor >= 0:
         return descriptor
-    number = ctypes.get_errno()
+    number = get_errno()
     if number in {errno.EXDEV, errno.ENOSYS, errno.EPERM, errno.EAGAIN}:
         return None
     raise OSError(number, os.strerror(number), name)
+
+
+@functools.cache
+def _calls() -> tuple[Callable[..., int], Callable[[], int]]:
+    """syscall(2), and the errno of it."""
+    import ctypes  # commands that must answer at once look for sockets, by steps alone
+
+    return ctypes.CDLL(None, use_errno=True).syscall, ctypes.get_errno
 
 
 def open_steps(path: str) -> int:
@@ -71,7 +77,7 @@ def open_steps(path: str) -> int:
 
 def open_name(name: str, above: int, flags: int) -> int:
     """A descriptor of what is there, and is no link. Raises OSError as `open_step`."""
-    if (same := _open_in_mount(name, above, flags | os.O_CLOEXEC)) is not None:
+    if (same := _open_in_mount(name, above, flags)) is not None:
         return same
     step = open_step(name, above, any_kind=True)
     try:
@@ -82,7 +88,9 @@ def open_name(name: str, above: int, flags: int) -> int:
 
 def stat_name(name: str, above: int) -> os.stat_result:
     """Of what is there, or of the link. Raises OSError as `open_step`."""
-    step = open_step(name, above, any_kind=True)
+    step = _open_in_mount(name, above, os.O_PATH)
+    if step is None:
+        step = open_step(name, above, any_kind=True)
     try:
         return os.fstat(step)
     finally:
