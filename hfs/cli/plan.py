@@ -20,6 +20,8 @@ from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_o
 
 _NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 _STEP_SAMPLES = 128
+_NEEDED = ("storage", "train")
+"""Rates that nobody can assume."""
 _REMOTE = "12.5GB/s"
 """One link of 100 Gbit/s for all nodes together: little for a cluster, and what the plan then says holds anywhere."""
 _IMBALANCE_STEPS = 256
@@ -105,26 +107,28 @@ def _inputs(
     cache_dir: str | None,
     **rates: str | None,
 ) -> Inputs:
-    """Raises ConfigError for what is missing or cannot be, NotMeasured."""
+    """Raises ConfigError for all that is missing at once, and for what cannot be; NotMeasured."""
     if dataset is None:
-        raise ConfigError("give --dataset: the size of the data set, like 150GB, or where it lies")
+        raise ConfigError(_missing(None, samples, measure, rates))
     size, found = _size(dataset), None
     if size is None:
         found = look_through(dataset)
         size = found.bytes
     if not size:
         raise ConfigError(f"--dataset is {dataset!r}: give more than 0")
-    if measure and found is None:
-        raise ConfigError("--measure reads the data set: give its path as --dataset")
-    if samples is None and found is None:
-        raise ConfigError("give --samples N: how many a data set has of which only the size is given")
     count = samples or (found.files if found is not None else 1)
     sample_bytes = size / count
-    known = {
-        name: Given(rate_of(f"--{name}-rate", text, sample_bytes), "given")
-        for name in RATES
-        if (text := rates[f"{name}_rate"]) is not None
-    }
+    known, faults = {}, []
+    for name in RATES:
+        if (text := rates[f"{name}_rate"]) is not None:
+            try:
+                known[name] = Given(rate_of(f"--{name}-rate", text, sample_bytes), "given")
+            except ConfigError as error:
+                faults.append(str(error))
+    if missing := _missing(dataset, samples, measure, rates):
+        faults.append(missing)
+    if faults:
+        raise ConfigError("; and ".join(faults))
     if measure and found is not None:
         known = {**_measured(dataset, found, sample_bytes, cache_dir, set(known)), **known}
     assumed = {
@@ -132,9 +136,7 @@ def _inputs(
         "remote": Given(rate_of("", _REMOTE, sample_bytes), "assumed", "one link of 100 Gbit/s"),
         "local": Given(math.inf, "assumed", "no limit, as in the paper"),
     }
-    if missing := [name for name in RATES if name not in known and name not in assumed]:
-        also = " or --measure with the data set's path" if missing[0] == "storage" else ""
-        raise ConfigError(f"give --{missing[0]}-rate{also}: {RATES[missing[0]]}, like 200MB/s or '1300 samples/s'")
+    assert {*RATES} - {*assumed} == set(_NEEDED)
     cache_bytes = Given(math.inf, "assumed", "all of the data set fits")
     if cache is not None:
         bytes_ = _size(cache)
@@ -148,6 +150,23 @@ def _inputs(
         cache_bytes=cache_bytes,
         step_samples=Given(step_samples or _STEP_SAMPLES, "given" if step_samples else "assumed"),
     )
+
+
+def _missing(dataset: str | None, samples: int | None, measure: bool, rates: dict[str, str | None]) -> str:
+    """All that is to be given; empty: nothing."""
+    is_size = dataset is not None and _size(dataset) is not None
+    if is_size and measure:
+        return "--measure reads the data set: give its path as --dataset"
+    missing = []
+    if dataset is None:
+        missing.append("--dataset: the size of the data set, like 150GB, or where it lies")
+    if is_size and samples is None:
+        missing.append("--samples N: how many a data set has of which only the size is given")
+    for name in _NEEDED:
+        if rates[f"{name}_rate"] is None and not (name == "storage" and measure):
+            also = " (or --measure, with the data set's path)" if name == "storage" else ""
+            missing.append(f"--{name}-rate{also}: {RATES[name]}, like 200MB/s or '1300 samples/s'")
+    return "give " + "; and ".join(missing) if missing else ""
 
 
 def _size(text: str) -> int | None:

@@ -26,6 +26,7 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         **{"cores": len(os.sched_getaffinity(0)), **_workers(hints)},
         source_errors=source.get("errors", 0),
         source_failure=source.get("failure") or "",
+        source_calls_hanging=(status.get("queues") or {}).get("hanging", 0),
         minute_read_bytes=minute.get("read_bytes", 0),
         minute_source_bytes=minute.get("source_bytes", 0),
         minute_peer_bytes=minute.get("peer_bytes", 0),

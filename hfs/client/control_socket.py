@@ -58,6 +58,8 @@ _NOT_SEEN = frozenset(
 """What connecting ends with where the path is nothing, or something else, in our namespaces."""
 _LOOK_S = 0.001
 """Between two looks at what is on its way through the mount."""
+_SILENT = "; try again in a moment, and look into its log if it stays so"
+_ENDED = "; another one goes on in a moment as a rule: try again"
 
 
 class ControlSocket:
@@ -74,7 +76,9 @@ class ControlSocket:
         try:
             self.socket = _connected(path, owner, limit_s)
         except OSError as error:
-            silent = DaemonSilent(f"no daemon answers at {printable(path)}: {error.strerror or error}")
+            silent = DaemonSilent(
+                f"no daemon answers at {printable(path)}: {error.strerror or error}; hfs status lists the mounts"
+            )
             if isinstance(address, str) or error.errno not in _NOT_SEEN or (owner is not None and os.geteuid() == 0):
                 raise silent from None  # root waits for no mount of another user, which may not answer for ever
             self._go_through_mount(address.place, limit_s, silent)
@@ -107,11 +111,11 @@ class ControlSocket:
                 self._wait_until(deadline)
                 rest = rest[self.socket.send(rest, socket.MSG_NOSIGNAL) :]
         except TimeoutError:
-            raise DaemonSilent(f"{self.where} does not listen") from None
+            raise DaemonSilent(f"{self.where} does not listen{_SILENT}") from None
         except OSError as error:
             with contextlib.suppress(DaemonSilent):
                 self.receive(deadline)  # refused before all was read: the reason is waiting for us
-            raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+            raise DaemonSilent(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
 
     def wait_heard(self, deadline: float | None) -> None:
         """Until the daemon has what was sent, as it has at once by a socket of its own. Raises DaemonSilent."""
@@ -120,7 +124,7 @@ class ControlSocket:
                 self._wait_until(deadline)
                 time.sleep(_LOOK_S)
         except TimeoutError:
-            raise DaemonSilent(f"{self.where} does not listen") from None
+            raise DaemonSilent(f"{self.where} does not listen{_SILENT}") from None
 
     def receive(self, deadline: float | None) -> Reply:
         """The next reply. Raises DaemonSilent, and Refused for a Failure."""
@@ -129,11 +133,11 @@ class ControlSocket:
                 self._wait_until(deadline)
                 self._take(self.socket.recv(65536))
         except TimeoutError:
-            raise DaemonSilent(f"{self.where} does not answer") from None
+            raise DaemonSilent(f"{self.where} does not answer{_SILENT}") from None
         except EOFError:
-            raise DaemonSilent(f"{self.where} ended before it answered") from None
+            raise DaemonSilent(f"{self.where} ended before it answered{_ENDED}") from None
         except OSError as error:
-            raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+            raise DaemonSilent(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
         if isinstance(reply, Failure):
             raise Refused(printable(reply.message), reply.code)
         return reply
@@ -155,9 +159,9 @@ class ControlSocket:
         except BlockingIOError:
             return None
         except EOFError:
-            raise DaemonSilent(f"{self.where} is gone") from None
+            raise DaemonSilent(f"{self.where} is gone{_ENDED}") from None
         except OSError as error:
-            raise DaemonSilent(f"{self.where} is gone: {error.strerror}") from None
+            raise DaemonSilent(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
         return reply
 
     def wait_incoming(self, limit_s: float) -> None:
@@ -185,7 +189,10 @@ class ControlSocket:
                 return None
             reply = decode_reply(bytes(self._incoming[HEADER_BYTES:end]))
         except ProtocolError as error:
-            raise DaemonSilent(f"{self.where} cannot be understood: {printable(str(error))}") from None
+            raise DaemonSilent(
+                f"{self.where} cannot be understood: {printable(str(error))}; it is of another release: hfs mount "
+                "--take-over puts this one in its place"
+            ) from None
         del self._incoming[:end]
         return reply
 

@@ -66,6 +66,11 @@ class Places:
         """Calls under way."""
         return len(self._running) + self._hung
 
+    def hanging(self, limit_s: float) -> int:
+        """Calls that hang, and such as are at the source for longer than `limit_s`."""
+        before_s = trio.current_time() - limit_s
+        return self._hung + sum(place.began_s < before_s for place in self._running)
+
     @property
     def waiting(self) -> int:
         """Calls that wait for a place, those included that wait for one that hangs."""

@@ -115,7 +115,8 @@ class SourceThreads:
 
     def statistics(self) -> dict[str, int]:
         """Calls running and waiting, by pool."""
-        figures = {"stuck": self._stuck, "hanging": len(self._hanging)}
+        hanging = sum(places.hanging(_SLOW_S["demand"]) for places in self._places.values())
+        figures = {"stuck": self._stuck, "hanging": hanging}
         for pool, places in self._places.items():
             figures[f"{pool}_running"] = places.running
             figures[f"{pool}_waiting"] = places.waiting

@@ -123,6 +123,18 @@ def _source_fails(s: Situation) -> Finding | None:
     )
 
 
+def _source_hangs(s: Situation) -> Finding | None:
+    if not s.source_calls_hanging or s.source_failure:
+        return None
+    return Finding(
+        "source-hangs",
+        max(_source_share(s), WORTH),
+        "the source does not answer, and says no error: who reads from it waits, what is staged can be read",
+        f"{s.source_calls_hanging:,} calls are at the source for longer than a call takes",
+        "see whether SOURCE answers (timeout 10 ls), and ask its servers; what waits goes on when it does",
+    )
+
+
 def _is_full(s: Situation) -> bool:
     return s.disk_state == "full"
 
@@ -291,6 +303,7 @@ def _workers(s: Situation) -> Finding | None:
 _CAUSES: tuple[Callable[[Situation], Finding | None], ...] = (
     *(
         _source_fails,
+        _source_hangs,
         _disk,
         inode_numbers,
         _links,

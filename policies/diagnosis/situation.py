@@ -30,6 +30,9 @@ class Situation:
     source_failure: str = ""
     """What the source has answered last, if that was an error; empty: it answers."""
 
+    source_calls_hanging: int = 0
+    """Calls that are at the source for longer than a call takes."""
+
     minute_read_bytes: int = 0
     minute_source_bytes: int = 0
     minute_peer_bytes: int = 0

@@ -1,7 +1,7 @@
 """`scripts/bench why`: situations that are staged with real mounts and readers, and what `hfs why` says of each.
 
     no-hint, random-order, cache-size, links, source, workers, handles, cache-disk, daemon-cpu, another-job
-    larger-data, unfitting-warm, dead-source
+    larger-data, unfitting-warm, dead-source, hung-source
     crash, enough-workers, no-program, healthy, first-epoch    where nothing is to be changed
 
 Mounts have the options that they have by default, but for --cache-size where the cache is to be too small. Sources lie
@@ -260,6 +260,19 @@ def dead_source(stage: Stage) -> Mount:
     return mount
 
 
+def hung_source(stage: Stage) -> Mount:
+    """Reads hang, and say no error: who has begun to read waits."""
+    source = stage.stack.enter_context(slowfs(stage.work, _small(stage.work), PRESET))
+    mount = stage.mount(source.path)
+    (mount.path / "0").read_bytes()
+    source.tell("fault read hang")
+    waiting = [subprocess.Popen(["cat", mount.path / str(number)], stdout=subprocess.DEVNULL) for number in (1, 2)]
+    stage.stack.callback(lambda: [one.wait() for one in waiting])
+    stage.stack.callback(source.tell, "clear")
+    source.until(lambda counters: counters["parked"] > 0, "a read hangs")
+    return mount
+
+
 def crash(stage: Stage) -> list[str]:
     """The second after it."""
     mount = stage.mount(stage.small())
@@ -323,6 +336,7 @@ SITUATIONS: dict[str, tuple[str, Situation, str]] = {
     "larger-data": ("data larger than the cache", larger_data, "cache-size"),
     "unfitting-warm": ("a warm that did not fit", unfitting_warm, "cache-size"),
     "dead-source": ("a source that has died", dead_source, "source-errors"),
+    "hung-source": ("a source that hangs", hung_source, "source-hangs"),
     "crash": ("the second after a crash", crash, "nothing"),
     "enough-workers": ("as many workers as cores", enough_workers, "nothing"),
     "no-program": ("hfs run of no program, in the mount of others", no_program, "nothing"),

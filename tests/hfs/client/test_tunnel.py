@@ -330,8 +330,8 @@ def test_a_socket_that_is_seen_is_used(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (errno.ENOTTY, "no daemon answers at /absent/s: No such file or directory$"),
-        (errno.EUSERS, "No such file or directory; nor through the mount /m: Too many users$"),
+        (errno.ENOTTY, "no daemon answers at /absent/s: No such file or directory; hfs status lists"),
+        (errno.EUSERS, "nor through the mount /m: Too many users$"),
         (errno.ETIMEDOUT, "nor through the mount /m: Connection timed out$"),
     ],
 )
@@ -346,5 +346,5 @@ def test_what_is_said_where_neither_way_leads(number: int, message: str, monkeyp
 
 
 def test_what_is_said_of_a_path_in_no_mount(tmp_path: Path) -> None:
-    with pytest.raises(DaemonSilent, match=r"No such file or directory$"):
+    with pytest.raises(DaemonSilent, match=r"No such file or directory; hfs status lists"):
         ControlSocket(ControlAddress("/absent/s", str(tmp_path)), 1.0)

@@ -127,3 +127,15 @@ async def test_a_pool_that_nobody_waits_for_takes_no_more_than_it_has() -> None:
     for _ in range(2):
         await pool.enter(b"hung")
     assert await enters(pool, b"healthy", 1000) is None
+
+
+async def test_calls_that_nobody_waits_behind_hang_too() -> None:
+    pool = places(slow_s=1.0)
+    held = await pool.enter(b"a")
+    assert pool.hanging(5.0) == 0
+    await trio.sleep(6)
+    assert pool.hanging(5.0) == 1
+    pool.hangs(held)
+    assert pool.hanging(5.0) == 1
+    pool.leave(held)
+    assert pool.hanging(5.0) == 0

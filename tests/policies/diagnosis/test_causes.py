@@ -26,6 +26,7 @@ SITUATIONS = {
     "cache-disk": replace(BLOCKED, staging_behind=500, staged_chunks=100),
     "daemon-cpu": replace(DECODING, minute_loop_s=25.0, minute_core_wait_s=20.0),
     "another-job": replace(BLOCKED, neighbour_demand_s=40.0),
+    "source-hangs": replace(BLOCKED, source_calls_hanging=7),
     "source-errors": Situation(source_errors=2, source_failure="Transport endpoint is not connected"),
 }
 
