@@ -123,7 +123,7 @@ NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
 
 # policies: state in, decision out. The modules of the standard library that they may use; numpy besides.
 PURE_MODULES = {
-    *("__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq"),
+    *("__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "heapq"),
     *("itertools", "math", "operator", "typing", "numpy"),
 }
 

@@ -103,14 +103,14 @@ class SiblingWatch:
         self._wake()
 
     async def _list(self, place: Hashable, directory: Node) -> None:
-        names: list[bytes] = []
         try:
-            names = (await self._listing(directory)).files()
+            listing = await self._listing(directory)
+            steps = self._policy.listed_steps(place, listing.files(), len(listing), trio.current_time())
+            await listing.slices.carry_out(steps)
         except HfsError:
-            pass  # the policy asks again later
+            self._policy.listed(place, [], trio.current_time())  # it asks again later
         finally:
             self._on_their_way.discard(place)
-            self._policy.listed(place, names, trio.current_time())
             self._wake()
 
     def _forget_some(self) -> None:

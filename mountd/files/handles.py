@@ -90,7 +90,7 @@ class DirectoryHandle:
         """
         if self.digest is not None:
             there = position <= self.shown and await listing.reaches(self.shown - 1)
-            if not there or listing.digest(self.shown) != self.digest:
+            if not there or await listing.digest(self.shown) != self.digest:
                 raise SourceError(errno.ESTALE, f"{shown_path(self.node.path)} has changed while it was listed")
         self.listing, self.digest = listing, None
 
@@ -99,9 +99,9 @@ class Handles:
     """The table of open handles, by number."""
 
     def __init__(self, journal: Journal) -> None:
-        """`journal`: notes each handle; the kernel may still hold those of daemons that have served the mount
-        before."""
-        self._journal = journal
+        """`journal`: notes each handle, and what is shown of directories; the kernel may still hold handles of daemons
+        that have served the mount before."""
+        self.journal = journal
         self._numbers = count((journal.generation << _GENERATION_BITS) + 1)
         self._files: dict[int, FileHandle] = {}
         self._directories: dict[int, DirectoryHandle] = {}
@@ -116,14 +116,14 @@ class Handles:
         the data plane gives it out."""
         number = next(self._numbers) | (_DELEGATED if delegated else 0)
         self._files[number] = handle
-        self._journal.handles.opened(number, handle.node.id, handle.backing_id or 0, handle.backing_inode, unique)
+        self.journal.handles.opened(number, handle.node.id, handle.backing_id or 0, handle.backing_inode, unique)
         return number
 
     def add_directory(self, handle: DirectoryHandle) -> int:
         """Register an open directory; its number."""
         number = next(self._numbers)
         self._directories[number] = handle
-        self._journal.handles.opened_directory(number, handle.node.id, handle.unique)
+        self.journal.handles.opened_directory(number, handle.node.id, handle.unique)
         return number
 
     def inherit_file(self, number: int, handle: FileHandle, unique: int) -> None:
@@ -146,10 +146,10 @@ class Handles:
     def show(self, number: int, position: int) -> None:
         """The reader of directory `number` is shown names before `position` now."""
         handle = self._directories.get(number)
-        if handle is None or handle.listing is None or position <= handle.shown or not self._journal.on:
+        if handle is None or handle.listing is None or position <= handle.shown or not self.journal.on:
             return
         handle.shown, digest = handle.listing.marked(position)
-        self._journal.handles.shown(number, handle.unique, handle.shown, digest)
+        self.journal.handles.shown(number, handle.unique, handle.shown, digest)
 
     def file(self, number: int) -> FileHandle:
         """The open file `number`. Raises SourceError(ESTALE): opened when another daemon served the mount."""
@@ -196,13 +196,13 @@ class Handles:
         """Take the open file `number` out. Raises SourceError(ESTALE)."""
         handle = self.file(number)
         del self._files[number]
-        self._journal.handles.closed(number)
+        self.journal.handles.closed(number)
         return handle
 
     def remove_directory(self, number: int) -> None:
         """Take the open directory `number` out, if it is there."""
         if self._directories.pop(number, None) is not None:
-            self._journal.handles.closed_directory(number)
+            self.journal.handles.closed_directory(number)
 
     def statistics(self) -> dict[str, int]:
         """Open files and directories."""

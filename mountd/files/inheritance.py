@@ -22,6 +22,8 @@ from hfs.mountd.namespace import ROOT_ID, Inherited, Journal, Namespace
 _NEVER = -1
 """No listing has it for a digest."""
 
+_NAMES_AT_ONCE = 4096
+
 
 async def open_again(
     inherited: Inherited,
@@ -89,5 +91,7 @@ async def have_names_looked_up(
     long as the kernel remembers its name, and its reads answer ESTALE."""
     if await run_in_thread(forget_all_names, connection_fd):
         return
-    names = list(await namespace.listings.whole(namespace.root))
-    await run_in_thread(forget_names, connection_fd, ROOT_ID, names)
+    listing = await namespace.listings.whole(namespace.root)
+    for begin in range(0, len(listing), _NAMES_AT_ONCE):
+        names = listing.names(begin, begin + _NAMES_AT_ONCE)
+        await run_in_thread(forget_names, connection_fd, ROOT_ID, names)

@@ -74,6 +74,8 @@ class DirectoryReplies:
         is_more = await listing.reaches(start)
         if not self._add_dots(token, handle.node, listing, offset, plain=plain) or not is_more:
             return
+        if self._handles.journal.on:
+            await listing.hash_before(start)  # what is shown is noted with it
         # A reader that has looked up what it was shown so far is spared the look-ups of what follows.
         stat_ahead = self._namespace.stat_ahead
         handle.whole = handle.whole or stat_ahead.follows(handle.node, listing, start)

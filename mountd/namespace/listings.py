@@ -17,6 +17,7 @@ import trio
 
 from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.slices import Slices
 from hfs.mountd.namespace.nodes.node import Node, expire
 from hfs.mountd.namespace.silence import Silence
 from hfs.mountd.source import Lister, Listing
@@ -60,6 +61,8 @@ class Listings:
         self._clock = clock
         self._held: OrderedDict[Node, _Held] = OrderedDict()
         self._bytes = 0
+        self._slices = Slices()
+        """For all that takes long with a large one."""
 
     def get(self, directory: Node) -> Listing:
         """The names in `directory`, within the time-to-live; perhaps still growing."""
@@ -68,7 +71,7 @@ class Listings:
         if held.known is not None and held.expires_s > self._clock():
             return held.known
         if held.growing is None or not self._ttl_s:
-            held.growing = Listing()
+            held.growing = Listing(self._slices)
             start_guarded(self._nursery, "listing", self._grow, directory, held, held.growing)
         return held.growing
 

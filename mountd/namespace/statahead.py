@@ -3,7 +3,7 @@
 Told of every look-up. Where a listing of the directory is held, it finds out whether names are looked up in its order,
 and has the attributes of the next ones asked for in the background, many at once; a look-up of a name that is on its
 way waits for that (`namespace.asking`). Programs that sort the names first are foreseen too: a few look-ups out of the
-listing's order have it sorted by name, in a thread. What it does not foresee costs little: in a directory without
+listing's order have it sorted by name, in slices. What it does not foresee costs little: in a directory without
 listing a look into a dict, in a listed one a search, and only a few of these. Event loop only.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 
 import trio
@@ -21,6 +21,7 @@ from hfs.mountd.core.background import start_guarded
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.source import Listing
+from hfs.policies.prefetch.names import NameList, sort_steps
 from hfs.policies.prefetch.statahead import NEAR, TOLD_EVERY, Reader
 
 _MAX_DIRECTORIES = 64
@@ -43,7 +44,9 @@ _SORT_AFTER = 4
 """Searches in the listing after which it is sorted by name."""
 
 _MAX_SORTED = 300_000
-"""Names: a third of a second of a thread, and 1.2 MB."""
+"""Names: half a second of slices, and 1.2 MB."""
+_TAKEN = 2048
+"""Names in one step."""
 
 _MAX_EXPECTED = 8192
 """Names expected in one directory: eight readers 768 names ahead, and some that were passed without a look-up."""
@@ -52,11 +55,9 @@ _MAX_EXPECTED = 8192
 class _ByName:
     """A complete listing in the order of its names."""
 
-    def __init__(self, listing: Listing) -> None:
-        """Takes long for a large one: in a thread."""
-        names = list(listing)
+    def __init__(self, listing: Listing, positions: array[int]) -> None:
         self._listing = listing
-        self._positions = array("I", sorted(range(len(names)), key=names.__getitem__))
+        self._positions = positions
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -228,4 +229,13 @@ class StatAhead:
 
 
 async def _sort(watched: _Directory) -> None:
-    watched.by_name = _Watch(await trio.to_thread.run_sync(_ByName, watched.listing, abandon_on_cancel=True))
+    listing, names, positions = watched.listing, NameList(), array("I")
+
+    def steps() -> Iterator[None]:
+        for begin in range(0, len(listing), _TAKEN):
+            names.extend(listing.names(begin, begin + _TAKEN))
+            yield
+        yield from sort_steps(names, positions)
+
+    await listing.slices.carry_out(steps())
+    watched.by_name = _Watch(_ByName(listing, positions))

@@ -7,7 +7,7 @@ one open directory.
 
 A listing grows while the source is read, and readers follow it: the first names of a directory of 100 000 are shown
 long before the last are known. Records are taken apart when their names are wanted, so that the source is asked for the
-next ones meanwhile.
+next ones meanwhile; many in slices of the event loop, whoever has them listed, since a million take half a second.
 
 The source is read by getdents64(2) itself: os.scandir makes an object of every name and keeps the interpreter meanwhile
 (1 us a name), reads 32 KiB a call, and stats what has no type.
@@ -21,6 +21,7 @@ import stat
 import sys
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 
 import trio
@@ -28,6 +29,7 @@ import xxhash
 
 from hfs.mountd.base.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.slices import Slices
 from hfs.mountd.native.libc import checked, libc
 from hfs.mountd.source.descriptors import Directories, show
 from hfs.mountd.source.threads import SourceThreads
@@ -43,6 +45,19 @@ _BLOCK_BYTES = 256 << 10
 """Eight thousand names a call: a larger one saves little (17 calls instead of 5 for 100 000) and shows the first names
 later."""
 
+_PART_BYTES = 64 << 10
+"""Taken apart, or hashed, in one step: two thousand names, half a millisecond."""
+
+_NAMES = 2048
+"""As many, where they are counted."""
+
+_AT_ONCE_BYTES = 16 << 10
+"""What is no more than that waits for no slice."""
+
+_SEARCHED_BYTES = 8 << 20
+_LIKE_IT = 16
+"""Ends of longer names that one block is searched past for a name: there may be as many as names."""
+
 _getdents64 = getattr(libc, "getdents64", None) or libc.getdents  # musl calls it so
 
 
@@ -54,20 +69,23 @@ class Block:
     attributes, which the kernel hands on to us, so nothing is asked of the source here.
     """
 
-    __slots__ = ("dots", "records", "starts")
+    __slots__ = ("dots", "end", "records", "starts")
 
-    def __init__(self, records: bytes) -> None:
+    def __init__(self, records: bytes, begin: int) -> None:
+        """Of `records` the part from `begin` on that can be taken apart in one step."""
         starts = array("I")
         dots: tuple[tuple[bytes, int], ...] = ()
-        at, end = 0, len(records)
+        at, end = begin, min(begin + _PART_BYTES, len(records))
         while at < end:
             if records[at + _NAME_AT] != _DOT or (name := _name(records, at)) not in _DOTS:
-                starts.append(at)
+                starts.append(at - begin)
             else:
                 dots += ((name, int.from_bytes(records[at : at + _OFFSET_AT], sys.byteorder)),)
             at += records[at + _LENGTH_AT] | records[at + _LENGTH_AT + 1] << 8
         self.dots = dots
-        self.records = records
+        self.end = at
+        """Where in `records` the rest begins."""
+        self.records = records[begin:at]
         self.starts = starts
 
     def __len__(self) -> int:
@@ -91,9 +109,12 @@ class Block:
         return [_name(records, at) for at in self.starts if records[at + _TYPE_AT] in _MAY_BE_FILES]
 
     def find(self, name: bytes) -> int | None:
-        """The index of `name`, searched for as bytes: 4 MB take a millisecond."""
+        """The index of `name`, searched for as bytes: 4 MB take a millisecond. None: not there, or too hard to find."""
         at, wanted = 0, name + b"\0"
-        while (found := self.records.find(wanted, at)) >= 0:
+        for _ in range(_LIKE_IT):
+            found = self.records.find(wanted, at)
+            if found < 0:
+                break
             index = bisect_right(self.starts, found) - 1
             if index >= 0 and self.starts[index] + _NAME_AT == found:
                 return index
@@ -104,9 +125,12 @@ class Block:
 class Listing:
     """Event loop only. Names in the order of the source. `len(listing)` entries so far, numbered from 0."""
 
-    def __init__(self) -> None:
-        self._records: list[bytes] = []
-        """Not taken apart yet."""
+    def __init__(self, slices: Slices | None = None) -> None:
+        self.slices = slices or Slices()
+        """What takes long with all of its names takes turns there."""
+        self._records: deque[bytes] = deque()
+        """Not taken apart yet, the first of them from `_begin` on."""
+        self._begin = 0
         self._blocks: list[Block] = []
         self._firsts: list[int] = []
         self._count = 0
@@ -125,22 +149,38 @@ class Listing:
     def append(self, records: bytes) -> None:
         """The source has named these too, in records of getdents64(2)."""
         self._records.append(records)
+        if len(self._records) == 1 and len(records) <= _AT_ONCE_BYTES:
+            self._take_one_apart()
         self._wake()
 
-    def _take_apart(self) -> None:
-        for records in self._records:
-            block = Block(records)
-            self.dots.update(block.dots)
-            if len(block):
-                self._blocks.append(block)
-                self._firsts.append(self._count)
-                self._count += len(block)
-                self.memory_bytes += len(records) + len(block) * block.starts.itemsize
-        self._records.clear()
+    async def take_apart(self) -> None:
+        """Number what was appended, in slices."""
+        if self._records:
+            await self.slices.carry_out(self._taking_apart())
+
+    def _taking_apart(self) -> Iterator[None]:
+        while self._records:
+            self._take_one_apart()
+            yield
+
+    def _take_one_apart(self) -> None:
+        block = Block(self._records[0], self._begin)
+        self._begin = block.end
+        if block.end >= len(self._records[0]):
+            self._records.popleft()
+            self._begin = 0
+        self.dots.update(block.dots)
+        if len(block):
+            self._blocks.append(block)
+            self._firsts.append(self._count)
+            self._count += len(block)
+            self.memory_bytes += len(block.records) + len(block) * block.starts.itemsize
 
     def finish(self, error: Exception | None = None) -> None:
-        """There are no more, or the source does not say: then `error` is raised behind the last name."""
-        self._take_apart()
+        """There are no more, or the source does not say: then `error` is raised behind the last name. Whoever brings
+        many names has had all but the last taken apart."""
+        for _ in self._taking_apart():
+            pass
         self._error = error
         self.complete = True
         self._wake()
@@ -152,6 +192,9 @@ class Listing:
     async def reaches(self, position: int) -> bool:
         """Whether there is an entry `position`; waits until that is known. Raises what the source has."""
         while position >= len(self):
+            if self._records:
+                await self.take_apart()
+                continue
             if self._error is not None:
                 raise self._error.with_traceback(None)  # one object, many readers: each starts with a clean traceback
             if self.complete:
@@ -164,8 +207,6 @@ class Listing:
         await self.reaches(1 << 63)
 
     def __len__(self) -> int:
-        if self._records:
-            self._take_apart()
         return self._count
 
     def block(self, position: int) -> tuple[Block, int]:
@@ -173,21 +214,39 @@ class Listing:
         number = bisect_right(self._firsts, position) - 1
         return self._blocks[number], position - self._firsts[number]
 
+    async def hash_before(self, position: int) -> None:
+        """So that `marked` takes no longer for who goes on from far behind the last one that it was asked of."""
+        number = bisect_right(self._firsts, position) - 1
+        if len(self._digests) < number:
+            await self.slices.carry_out(self._hashing(number))
+
+    def _hashing(self, count: int) -> Iterator[None]:
+        while len(self._digests) < count:
+            _update(self._hasher, list(self._blocks[len(self._digests)]))
+            self._digests.append(self._hasher.intdigest())
+            yield
+
     def marked(self, position: int) -> tuple[int, int]:
         """(end, digest) of the names in their order up to some end at or behind `position`, which is at least 1.
 
-        The end is that of a block: a reader that goes on from it costs 2 ms once for each 8 000 names, whoever reads.
+        The end is that of a block: a reader that goes on from it costs half a millisecond for each 2 000 names, whoever
+        reads.
         """
         number = bisect_right(self._firsts, position - 1) - 1
-        while len(self._digests) <= number:
-            _update(self._hasher, iter(self._blocks[len(self._digests)]))
-            self._digests.append(self._hasher.intdigest())
+        for _ in self._hashing(number + 1):
+            pass
         return self._firsts[number] + len(self._blocks[number]), self._digests[number]
 
-    def digest(self, end: int) -> int:
-        """The digest of the names before `end`, all of which are known."""
+    async def digest(self, end: int) -> int:
+        """The digest of the names before `end`, all of which are known. In slices."""
         hasher = xxhash.xxh3_64()
-        _update(hasher, iter(self.names(0, end)))
+
+        def hashing() -> Iterator[None]:
+            for begin in range(0, end, _NAMES):
+                _update(hasher, self.names(begin, min(begin + _NAMES, end)))
+                yield
+
+        await self.slices.carry_out(hashing())
         return hasher.intdigest()
 
     def __getitem__(self, position: int) -> bytes:
@@ -206,17 +265,17 @@ class Listing:
         return found
 
     def __iter__(self) -> Iterator[bytes]:
-        self._take_apart()
         return (name for block in self._blocks for name in block)
 
-    def files(self) -> list[bytes]:
-        """The names so far of what is a regular file, or may be one: not every source tells."""
-        self._take_apart()
-        return [name for block in self._blocks for name in block.files()]
+    def files(self) -> Iterator[list[bytes]]:
+        """The names so far of what is a regular file, or may be one (not every source tells), some thousand at a
+        time."""
+        return (block.files() for block in self._blocks)
 
     def find(self, name: bytes) -> int | None:
-        """The position of `name`, as far as is known."""
-        self._take_apart()
+        """The position of `name`, as far as is known and soon found."""
+        if self.memory_bytes > _SEARCHED_BYTES:
+            return None
         for first, block in zip(self._firsts, self._blocks, strict=True):
             index = block.find(name)
             if index is not None:
@@ -245,7 +304,10 @@ class Lister:
         )
         listing.append(records)
         while not reader.ended:
-            listing.append(await self._threads.call("metadata", what, reader.read, directory=directory))
+            records = await self._threads.call("metadata", what, reader.read, directory=directory)
+            await listing.take_apart()  # what nobody has waited for
+            listing.append(records)
+        await listing.take_apart()
 
     def _open(self, directory: bytes, inode: int, file_system: str) -> tuple[DirectoryReader, bytes]:
         where = self._directories.get(directory)
@@ -305,7 +367,7 @@ class DirectoryReader:
         self._close()
 
 
-def _update(hasher: xxhash.xxh3_64, names: Iterator[bytes]) -> None:
+def _update(hasher: xxhash.xxh3_64, names: list[bytes]) -> None:
     hasher.update(b"/".join([*names, b""]))
 
 

@@ -33,17 +33,19 @@ Aging. What was not used for 600 s, or lies in a directory without an open for 6
 staged, it only no longer counts. In random order the last eighth of the budget is left to readers that go in order.
 
 Directories are whatever the caller tells them apart by. State is small: 8 names for a directory that is watched, about
-60 bytes a name for one that is read and 200 more while it is ahead, nothing for one that is complete, staged in an
+30 bytes a name for one that is read and 200 more while it is ahead, nothing for one that is complete, staged in an
 earlier epoch or idle for 600 s. Pure; never lists, never fetches, never decides whether the cache has room.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
 
+from hfs.policies.prefetch.names import NameList, sort_steps
 from hfs.policies.prefetch.siblings_directory import CHARGE_BYTES, SiblingDirectory
 
 FIRST_S = 0.5
@@ -60,6 +62,8 @@ _EXPIRE_S = 600.0
 _IDLE_S = 60.0
 _SWEEP_S = 10.0
 """How often old files are looked for: a walk over all active directories, so not at every call."""
+_MAX_SWEPT = 4096
+"""Old files that one call takes back: some milliseconds."""
 
 _IN_ORDER_AT_ONCE = 8
 """Files handed out together in order: more would leave workers without any, and the first one is wanted soonest."""
@@ -77,7 +81,9 @@ that is smaller than the budget reads 1.13 times the data with this, 1.38 times 
 _MAX_WATCHED = 4096
 _MAX_OFF = 65_536
 _MAX_NAMES = 300_000
-"""Names held in all directories together: 20 MB. A larger directory is held if it is the only one."""
+"""Names held in all directories together: 10 MB. A larger directory is held if it is the only one, up to"""
+_MAX_NAMES_ALONE = 2_000_000
+"""names."""
 _MAX_LOOKED_AT = 64
 """Directories that one call of `next` looks at, most recently opened first."""
 
@@ -124,22 +130,38 @@ class Siblings:
         found.last_s = now_s
         held = found.ahead.pop(name, None)
         if not found.off:
-            index = found.find(name)
+            index = found.find(name) if held is None else held[2]
             if index is not None and not found.note(index, size, hit=held is not None, staged=staged):
                 self._turn_off(directory)
         self._charge(found, -held[0] if held is not None else 0)
         return False
 
     def listed(self, directory: Hashable, names: Sequence[bytes], now_s: float) -> None:
-        """The names of the directory, best only of its regular files, in the order of the listing.
+        """The names of the directory, best only of its regular files, in the order of the listing. Takes them at once:
+        half a second for a million."""
+        for _ in self.listed_steps(directory, [names], len(names), now_s):
+            pass
 
-        Sorts them: 0.1 s for 200 000 names.
-        """
+    def listed_steps(
+        self, directory: Hashable, parts: Iterable[Sequence[bytes]], at_most: int, now_s: float
+    ) -> Iterator[None]:
+        """The same in steps. The names come in `parts`, none of which is asked for if there is no room for `at_most`
+        names."""
+        names, order = NameList(), array("I")
+        if directory in self._watched and directory not in self._active and _has_room(self._names_held, at_most):
+            self._names_held += at_most
+            try:
+                for part in parts:
+                    names.extend(part)
+                    yield
+                yield from sort_steps(names, order)
+            finally:
+                self._names_held -= at_most
         self._asked.pop(directory, None)
         recent = self._watched.pop(directory, None)
-        if recent is None or not names or directory in self._active or not self._has_room_for(len(names)):
+        if recent is None or not len(names) or directory in self._active or not _has_room(self._names_held, len(names)):
             return
-        self._active[directory] = SiblingDirectory(names, recent, now_s)
+        self._active[directory] = SiblingDirectory(names, order, recent, now_s)
         self._names_held += len(names)
 
     def next(self, limit: int, now_s: float) -> list[tuple[Hashable, bytes]]:
@@ -156,7 +178,7 @@ class Siblings:
                 index = found.take()
                 if index < 0:
                     break
-                name = found.names[index]
+                name = found.name(index)
                 found.ahead[name] = (charge, now_s, index)
                 self._charge(found, charge)
                 work.append((directory, name))
@@ -244,13 +266,10 @@ class Siblings:
             del recent[next(iter(recent))]
         if len(recent) < _TRIGGER_OPENS or now_s - next(iter(recent.values()))[0] > _TRIGGER_S:
             return False
-        if self._asked.get(directory, now_s) > now_s or not self._has_room_for(1):
+        if self._asked.get(directory, now_s) > now_s or not _has_room(self._names_held, 1):
             return False
         self._asked[directory] = now_s + _IDLE_S  # ask again if no listing has come by then
         return True
-
-    def _has_room_for(self, names: int) -> bool:
-        return not self._names_held or self._names_held + names <= _MAX_NAMES
 
     def _may(self, found: SiblingDirectory, more: int, budget_bytes: int) -> bool:
         """Whether so many bytes more may be ahead in a directory."""
@@ -267,24 +286,26 @@ class Siblings:
         found.charged_bytes = charged_bytes
 
     def _turn_off(self, directory: Hashable) -> None:
-        """The names go at once; what is ahead stays charged until it is used or old."""
         found = self._active[directory]
-        self._names_held -= len(found.names)
-        found.off = True
-        found.names, found.positions, found.flags = [], None, bytearray()
+        self._names_held -= len(found)
+        found.end()
         self._off[directory] = None
         if len(self._off) > _MAX_OFF:
             del self._off[next(iter(self._off))]
 
     def _sweep(self, now_s: float) -> None:
-        self._sweep_at_s = now_s + _SWEEP_S
+        self._sweep_at_s, left = now_s + _SWEEP_S, _MAX_SWEPT
         for directory, found in list(self._active.items()):
             idle_s = now_s - found.last_s
-            for name, (charge, since_s, _) in list(found.ahead.items()):
+            for name, (charge, since_s, _) in list(islice(found.ahead.items(), left)):
                 if since_s + _EXPIRE_S > now_s and idle_s < _IDLE_S:
                     break
                 del found.ahead[name]
                 self._charge(found, -charge)
+                left -= 1
+            if not left:
+                self._sweep_at_s = now_s  # the next call goes on
+                return
             if not found.ahead and (found.off or idle_s >= _EXPIRE_S or found.is_touched):
                 self._remove(directory)
 
@@ -292,4 +313,9 @@ class Siblings:
         found = self._active.pop(directory)
         self.ahead_bytes -= found.ahead_bytes
         self._charged_bytes -= found.charged_bytes
-        self._names_held -= len(found.names)
+        self._names_held -= len(found)
+
+
+def _has_room(held: int, more: int) -> bool:
+    """For so many names more than are held."""
+    return held + more <= (_MAX_NAMES if held else _MAX_NAMES_ALONE)

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
+from hfs.policies.prefetch.names import NameList
+
 _TRIAL_FILES = 64
 _TRIALS = 2
 """Failed trials in a row that end it: a reader in order that once leaps ahead leaves everything fetched behind it."""
@@ -35,35 +37,37 @@ _UNTOUCHED, _TAKEN, _OPENED = 0, 1, 2
 class SiblingDirectory:
     """One directory that is being fetched ahead.
 
-    `names`: in the order in which it is read. `positions`: name -> index; None where `names` is sorted. `flags`: a byte
-    a name. `ahead`: name -> (charged bytes, since, index) of what was handed out and is unused, oldest first;
-    `ahead_bytes`: the sum. `charged_bytes`: what of that the budget of all directories has been charged.
+    Files are numbered in the order in which they are read. `flags`: a byte a file. `ahead`: name -> (charged bytes,
+    since, index) of what was handed out and is unused, oldest first; `ahead_bytes`: the sum. `charged_bytes`: what of
+    that the budget of all directories has been charged.
     """
 
     __slots__ = (
-        *("ahead", "ahead_bytes", "all_taken", "charged_bytes", "cursor", "expected", "failed", "flags", "forward"),
-        *("hits", "last", "last_s", "left", "mean_bytes", "names", "off", "opens", "overtaken", "positions", "step"),
-        "used_bytes",
+        *("_by_name", "_listing", "_order", "ahead", "ahead_bytes", "all_taken", "charged_bytes", "cursor", "expected"),
+        *("failed", "flags", "forward", "hits", "last", "last_s", "left", "mean_bytes", "off", "opens", "overtaken"),
+        *("step", "used_bytes"),
     )
 
-    def __init__(self, names: Sequence[bytes], recent: dict[bytes, tuple[float, int]], now_s: float) -> None:
-        listing = list(names)
-        self.names = sorted(listing)
-        self.positions: dict[bytes, int] | None = None
-        opened = [bisect_left(self.names, name) for name in recent]
-        if listing != self.names:
-            where = {name: i for i, name in enumerate(listing) if name in recent}
-            in_listing = [where.get(name, 0) for name in recent]
-            # Sorted, unless the opens so far speak for the order of the listing: unsorted programs take that one.
-            if 2 * _mean_step(in_listing) < _mean_step(opened):
-                self.names, opened = listing, in_listing
-                self.positions = {name: i for i, name in enumerate(listing)}
+    def __init__(
+        self, listing: NameList, order: Sequence[int], recent: dict[bytes, tuple[float, int]], now_s: float
+    ) -> None:
+        """`order`: the places in `listing` in the order of the names. Both belong to it from now on. One step."""
+        self._listing = listing
+        self._order = order
+        self._by_name = True
+        opened = [self._rank(name) for name in recent]
+        in_listing = [
+            order[rank] if rank < len(order) and listing[order[rank]] == name else 0
+            for rank, name in zip(opened, recent, strict=True)
+        ]
+        # By name, unless the opens so far speak for the order of the listing: unsorted programs take that one.
+        if 2 * _mean_step(in_listing) < _mean_step(opened):
+            self._by_name, opened = False, in_listing
         self.flags = bytearray(len(listing))
-        for name in recent:
-            index = self.find(name)
-            if index is not None:
-                self.flags[index] = _OPENED
-        self.left = self.flags.count(_UNTOUCHED)
+        found = {index for name in recent if (index := self.find(name)) is not None}
+        for index in found:
+            self.flags[index] = _OPENED
+        self.left = len(listing) - len(found)
         self.last = opened[-1] if opened else 0
         self.cursor = self.last + 1
         self.step = _mean_step(opened)
@@ -89,13 +93,27 @@ class SiblingDirectory:
 
     @property
     def in_order(self) -> bool:
-        return self.step * _IN_ORDER_PART < len(self.names)
+        return self.step * _IN_ORDER_PART < len(self)
+
+    def __len__(self) -> int:
+        return len(self.flags)
+
+    def name(self, index: int) -> bytes:
+        return self._listing[self._order[index] if self._by_name else index]
 
     def find(self, name: bytes) -> int | None:
-        if self.positions is not None:
-            return self.positions.get(name)
-        index = bisect_left(self.names, name)
-        return index if index < len(self.names) and self.names[index] == name else None
+        rank = self._rank(name)
+        if rank == len(self._order) or self._listing[self._order[rank]] != name:
+            return None
+        return rank if self._by_name else self._order[rank]
+
+    def _rank(self, name: bytes) -> int:
+        return bisect_left(self._order, name, key=self._listing.__getitem__)
+
+    def end(self) -> None:
+        """No more is fetched ahead: the names go at once; what is ahead stays charged until it is used or old."""
+        self.off = True
+        self._listing, self._order, self.flags = NameList(), [], bytearray()
 
     @property
     def charge_bytes(self) -> int:
@@ -110,7 +128,7 @@ class SiblingDirectory:
     @property
     def exhausted(self) -> bool:
         """There is none to hand out, unless the order changes."""
-        return self.off or (self.cursor >= len(self.names) and (self.in_order or self.all_taken))
+        return self.off or (self.cursor >= len(self) and (self.in_order or self.all_taken))
 
     def take(self) -> int:
         """The next file to hand out; -1 if there is none."""
@@ -119,7 +137,7 @@ class SiblingDirectory:
             index = self.flags.find(_UNTOUCHED)
             self.all_taken = index < 0
         if index < 0:
-            self.cursor = len(self.names)
+            self.cursor = len(self)
         else:
             self.flags[index] = _TAKEN
             self.cursor = index + 1

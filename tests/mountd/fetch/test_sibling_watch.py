@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 
+import pytest
 import trio
 
+from hfs.mountd.core.slices import Slices
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
 from hfs.mountd.namespace.nodes.node import Node
-from hfs.mountd.source.listing import Listing
+from hfs.mountd.source.listing import Block, Listing
+from hfs.policies.prefetch import siblings
 from hfs.policies.prefetch.siblings import Siblings
 from tests.support.fake_source import attributes, records
 
@@ -78,3 +82,44 @@ async def test_the_first_files_of_a_job_come_before_their_siblings() -> None:
             assert {directory.attributes.inode for directory, _ in watch.next(100)} == {inode}
             assert any(begin_s + 0.45 < at_s < begin_s + 0.55 for at_s in woken), "whoever fetches was told"
             await trio.sleep(100)
+
+
+async def test_the_names_of_a_directory_are_made_in_steps_and_not_at_all_where_they_are_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    each: list[int] = []
+    files = Block.files
+
+    def counted(block: Block) -> list[bytes]:
+        found = files(block)
+        made.append(len(found))
+        return found
+
+    class Steps(Slices):
+        async def carry_out(self, steps: Iterable[object]) -> None:
+            for _ in steps:
+                each.append(sum(made) - sum(each))
+
+    names = [b"%06d" % number for number in range(10_000)]
+
+    async def listing_of_many(_directory: Node) -> Listing:
+        found = Listing(Steps())
+        found.append(records((name, 7, stat.S_IFREG >> 12) for name in names))
+        found.finish(None)
+        return found
+
+    monkeypatch.setattr(Block, "files", counted)
+    async with trio.open_nursery() as nursery:
+        policy = Siblings(small_file_bytes=1000, budget_bytes=10**6)
+        watch = SiblingWatch(policy, nursery, listing_of_many, lambda: None)
+        await read(watch, directory_of(20))
+        await trio.sleep(1)
+        assert (sum(made), policy.directories) == (len(names), 1)
+        assert max(each) <= 2500
+        assert watch.next(100)
+        made.clear()
+        monkeypatch.setattr(siblings, "_MAX_NAMES", 15_000)
+        await read(watch, directory_of(21))
+        await trio.sleep(1)
+        assert (made, policy.directories) == ([], 1)

@@ -490,4 +490,4 @@ def test_the_budget_holds_whatever_happens(calls: list[tuple[str, int, int, int]
         for found in policy._active.values():
             assert found.ahead_bytes == sum(charge for charge, _, _ in found.ahead.values())
             assert found.charged_bytes == max(0, found.ahead_bytes - found.allowance_bytes)
-        assert policy._names_held == sum(len(d.names) for d in policy._active.values())
+        assert policy._names_held == sum(len(d) for d in policy._active.values())
