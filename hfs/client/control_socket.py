@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.base.printable import printable
+from hfs.mountd.core import path_steps
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 from hfs.mounting import mountinfo, probe
@@ -198,14 +199,21 @@ class ControlSocket:
 
 
 def _connected(path: str, owner: int | None, limit_s: float) -> socket.socket:
-    """Raises OSError: PermissionError where somebody else listens than `owner`."""
-    is_named_to_root = owner is not None and os.geteuid() == 0
-    connection = probe.connected(path, limit_s) if is_named_to_root else socket.socket(socket.AF_UNIX)
+    """`owner`: another plain user has named the path, and may have put anything on the way to it. Raises OSError:
+    PermissionError where somebody else listens than `owner`."""
+    connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(limit_s)
-        if not is_named_to_root:
+        if owner is None:
             connection.connect(path)
-        if owner is not None and (uid := socket_peer(connection).uid) != owner:
+            return connection
+        descriptor = probe.opened(path, limit_s)
+        try:
+            path_steps.refuse_strange(descriptor, path)
+            connection.connect(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+        if (uid := socket_peer(connection).uid) != owner:
             raise PermissionError(errno.EPERM, f"a process of user {uid} listens there, not of user {owner}", path)
     except BaseException:
         connection.close()

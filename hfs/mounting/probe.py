@@ -53,12 +53,11 @@ try:
 except OSError as error:
     print("errno", error.errno)
 """
-# Connects to a socket, and gives the connection to who has its standard input.
-_CONNECT = """
-connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+# Opens a path as that alone, and gives the descriptor to who has its standard input.
+_OPEN = """
 try:
-    connection.connect(os.fsencode(sys.argv[1]))
-    socket.send_fds(socket.socket(fileno=0), [b"."], [connection.fileno()])
+    descriptor = os.open(os.fsencode(sys.argv[1]), os.O_PATH)
+    socket.send_fds(socket.socket(fileno=0), [b"."], [descriptor])
 except OSError as error:
     print("errno", error.errno)
 """
@@ -94,19 +93,19 @@ def xattr(path: str, name: str, *, limit_s: float = PROBE_S, as_user: str | None
     return bytes.fromhex("".join(_ask(["xattr", path, name], limit_s, as_user)))
 
 
-def connected(path: str, limit_s: float) -> socket.socket:
-    """A connection to the socket at a path that somebody else has named, who may have put anything there. Raises
-    OSError, TimeoutError."""
+def opened(path: str, limit_s: float) -> int:
+    """An O_PATH descriptor of a path that somebody else has named, on the way to which anything may be. Raises OSError,
+    TimeoutError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
-        output, code = answer(_CONNECT, [path], limit_s, modules=["socket"], stdin=theirs.fileno())
+        output, code = answer(_OPEN, [path], limit_s, modules=["socket"], stdin=theirs.fileno())
         if code is None:
             raise TimeoutError(110, os.strerror(110), path)
         if output or code:
             _, _, number = output.decode().partition(" ")
             raise OSError(int(number or 5), os.strerror(int(number or 5)), path)
         _, (descriptor, *_), _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
-    return socket.socket(fileno=descriptor)
+    return descriptor
 
 
 def answer(

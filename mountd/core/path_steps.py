@@ -30,15 +30,27 @@ def open_step(name: str, above: int | None = None, *, links_ok: bool = False, an
     flags = _STEP | (0 if links_ok else os.O_NOFOLLOW) | (0 if any_kind else os.O_DIRECTORY)
     descriptor = os.open(name, flags, dir_fd=above)
     try:
-        number = mount_number(descriptor)
-        if above is None or number != mount_number(above):
-            server = _server_of(number)
-            if server not in {None, 0, os.geteuid()}:
-                raise PermissionError(errno.EPERM, f"lies in a file system that user {server} serves", name)
+        refuse_strange(descriptor, name, above)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def refuse_strange(descriptor: int, name: str, above: int | None = None) -> None:
+    """Raises PermissionError where what is open, as a path only, is served by another plain user; OSError. `above`:
+    where it was opened, which was looked at before."""
+    try:
+        number = mount_number(descriptor)
+        if above is not None and number == mount_number(above):
+            return
+    except (
+        PermissionError
+    ):  # before Linux 5.14, of a process that has become another user: who waits for it has a limit
+        return
+    server = _server_of(number)
+    if server not in {None, 0, os.geteuid()}:
+        raise PermissionError(errno.EPERM, f"lies in a file system that user {server} serves", name)
 
 
 def _open_in_mount(name: str, above: int, flags: int) -> int | None:

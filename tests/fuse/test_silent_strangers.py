@@ -1,21 +1,24 @@
 """Where a plain user has mounted what never answers, for all users, nothing of ours looks: no command of root hangs."""
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from hfs.client import control_socket
 from hfs.mountd.core import path_steps, socket_places
 from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.ledger import CacheRoot, ServedSource, caches_below
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import keeper, mountinfo, taking_away
 from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import caches, sockets
 from tests.fuse.silent import silent_mount, told_in_time
-from tests.fuse.users import MEMBER, needs_root
+from tests.fuse.users import MEMBER, NOBODY, needs_root
 
 pytestmark = needs_root
 WHOSE = f"user {MEMBER.uid} serves"
@@ -86,6 +89,34 @@ def test_steps_follow_no_link(tmp: Path) -> None:
     with pytest.raises(NotADirectoryError):
         path_steps.open_steps(f"{tmp}/link/etc")
     os.close(path_steps.open_steps(f"{tmp}/"))
+
+
+@pytest.mark.parametrize("user", [0, NOBODY.uid])
+def test_a_socket_that_the_owner_of_a_mount_has_named(user: int, tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lie anywhere; where it is a file system of the owner's, which may answer once, it is not connected to."""
+    (tmp / "theirs").mkdir()
+
+    def connect(path: str) -> object:
+        monkeypatch.setattr(os, "geteuid", lambda: user)  # who alone may not reach the interpreter
+        return control_socket._connected(path, MEMBER.uid, 1.0)
+
+    with silent_mount(tmp / "theirs"):
+        assert "TimeoutError" in told_in_time(lambda: connect(f"{tmp}/theirs/x.sock"))
+        assert WHOSE in told_in_time(lambda: connect(f"{tmp}/theirs"))
+
+
+def test_it_is_we_who_connect_to_a_socket_that_was_named(tmp_path: Path) -> None:
+    """The daemon knows learners by their processes."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with (
+            control_socket._connected(str(tmp_path / "s"), os.geteuid(), 10.0),
+            closing(listener.accept()[0]) as client,
+        ):
+            assert socket_peer(client).pid == os.getpid()
+        with pytest.raises(PermissionError, match="not of user 61001"):
+            control_socket._connected(str(tmp_path / "s"), MEMBER.uid, 10.0)
 
 
 # -- a cache root that several users share ----------------------------------------------------------------------------
