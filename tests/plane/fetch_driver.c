@@ -82,7 +82,7 @@ static char *ask(uint32_t opcode, uint64_t node, const void *in, size_t in_size,
         memcpy(request, &stop, sizeof stop);
         memcpy(request + sizeof stop, &(struct fuse_interrupt_in){.unique = unique}, sizeof(struct fuse_interrupt_in));
         size_t left = stop.len;
-        answer(ends[0], request, &left, buffer);
+        if (!answer(ends[0], request, &left, buffer)) hand_to_python(request, left);
     }
     return answer_to(slot, size);
 }
@@ -145,6 +145,7 @@ static void *take_replies(void *argument) {
 static void answer_queued(void) {
     char request[4096];
     while (queue_take(request, sizeof request) > 0) {
+        if (((struct fuse_in_header *)request)->opcode == FUSE_INTERRUPT) continue; /* nobody waits for an answer to it */
         __atomic_add_fetch(&by_python, 1, __ATOMIC_RELAXED);
         answered_with(((struct fuse_in_header *)request)->unique, -EIO, "", 0);
     }
@@ -467,7 +468,10 @@ static void hang(void) {
     close_all();
 }
 
+#include "full_queue.h"
+
 int main(int count, char **arguments) {
+    if (count == 2 && !strcmp(arguments[1], "full")) return full_queue(), 0;
     if (count == 2 && !strcmp(arguments[1], "hang")) return hang(), 0;
     if (count == 2 && !strcmp(arguments[1], "late")) return late(), 0;
     if (count == 2 && !strcmp(arguments[1], "recalled")) return recalled_meanwhile(), 0;

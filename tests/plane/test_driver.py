@@ -91,6 +91,13 @@ def test_what_was_looked_at_before_a_recall_is_entered_nowhere(build: Path, sani
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_a_thread_that_hands_on_what_was_interrupted_while_the_queue_is_full_is_not_hung(
+    build: Path, sanitizer: str
+) -> None:
+    run(build, driver(build, sanitizer, "fetch_driver"), "full", limit_s=50)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_threads_that_the_source_has_kept_come_back(build: Path, sanitizer: str) -> None:
     """As many as there may be hang, and once no thread can be had."""
     run(build, driver(build, sanitizer, "fetch_driver"), "hang", limit_s=50)

@@ -260,9 +260,13 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, *size, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);
     case FUSE_IOCTL: return answer_ioctl(device, header, in, in_size);
-    case FUSE_INTERRUPT:
-        if (in_size >= sizeof(struct fuse_interrupt_in)) jobs_interrupt(((struct fuse_interrupt_in *)in)->unique);
-        return 0;
     default: return 0;
     }
+}
+
+void hand_to_python(void *request, size_t size) {
+    struct fuse_in_header *header = request;
+    if (header->opcode == FUSE_INTERRUPT && size >= sizeof *header + sizeof(struct fuse_interrupt_in))
+        jobs_interrupt(((struct fuse_interrupt_in *)(header + 1))->unique);
+    queue_put(request, size);
 }

@@ -299,6 +299,8 @@ size_t served_take(struct served *found); /* at most SERVED_READERS; they begin 
 
 /* 1: `request` was answered on `device`; 0: what is left of it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
 int answer(int device, void *request, size_t *size, char *buffer);
+/* What is left of it, and what it interrupts if that waits here. May wait for Python, which `answer` never does. */
+void hand_to_python(void *request, size_t size);
 
 /* Who opens a file of at most so many bytes is taken to read all of it. WHOLE_BYTES of policies/traffic.py. */
 #define WHOLE_BYTES ((uint64_t)8 << 20)

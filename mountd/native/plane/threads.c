@@ -185,7 +185,7 @@ static void *serve(void *argument) {
             beat(reader, BEAT_WORKS, ((struct fuse_in_header *)reader->request)->unique);
             if (answer(pool.device, reader->request, &left, reader->answer)) continue;
             beat(reader, BEAT_WAITS, 0);
-            queue_put(reader->request, left);
+            hand_to_python(reader->request, left);
         } else if (!size || (errno != EINTR && errno != ENOENT)) { /* ENOENT: a request was taken back; ENODEV: unmounted */
             queue_end(1);
             stop_all();
