@@ -7,7 +7,6 @@ SOURCE's, which may be a mount of its own that has died.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -17,7 +16,7 @@ import time
 
 from hfs.client.client import SOCKET_XATTR
 from hfs.mountd.base.errors import HfsError, MountError
-from hfs.mountd.core import path_steps
+from hfs.mountd.supervisor.unmounting import reached
 from hfs.mounting import keeper, mountinfo, probe, processes
 from hfs.mounting.mountinfo import Mount
 
@@ -127,29 +126,18 @@ def _detached(mountpoint: str, mount_id: int | None, *, lazy: bool) -> bool:
 def _unmounted(mountpoint: str, mount_id: int | None, flags: int) -> int:
     """The errno of umount2; 0: it is done, or the mount that is meant is not there. Raises MountError where the way to
     it leads through what another plain user serves."""
-    with contextlib.ExitStack() as stack:
-        path = mountpoint
-        if mount_id is not None and os.geteuid() == 0:
-            above, name = os.path.split(mountpoint)
-            try:
-                directory = path_steps.open_steps(above)
-                stack.callback(os.close, directory)
-                if _mount_id_at(directory, name) != mount_id:
-                    return 0
-            except NotADirectoryError:  # a link by now: the path of a mount has none
-                return 0
-            except PermissionError as error:
-                raise MountError(f"{mountpoint}: cannot be reached: {error.filename} {error.strerror}") from None
-            except OSError as error:
-                return error.errno or errno.EIO
-            path = f"/proc/self/fd/{directory}/{name}"  # of the directory that was looked at, wherever it is by now
-        return 0 if _libc.umount2(os.fsencode(path), flags) == 0 else ctypes.get_errno()
-
-
-def _mount_id_at(directory: int, name: str) -> int | None:
-    """Of what is mounted on top at a name in an open directory. Touches no mount. Raises OSError."""
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    if mount_id is None or os.geteuid() != 0:
+        return _umount2(mountpoint, flags)
     try:
-        return path_steps.mount_number(descriptor)
-    finally:
-        os.close(descriptor)
+        with reached(mountpoint) as (path, number):
+            return _umount2(path, flags) if number == mount_id else 0
+    except NotADirectoryError:  # a link by now: the path of a mount has none
+        return 0
+    except PermissionError as error:
+        raise MountError(f"{mountpoint}: cannot be reached: {error.filename} {error.strerror}") from None
+    except OSError as error:
+        return error.errno or errno.EIO
+
+
+def _umount2(path: str, flags: int) -> int:
+    return 0 if _libc.umount2(os.fsencode(path), flags) == 0 else ctypes.get_errno()

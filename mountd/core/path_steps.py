@@ -75,18 +75,6 @@ def _calls() -> tuple[Callable[..., int], Callable[[], int]]:
     return ctypes.CDLL(None, use_errno=True).syscall, ctypes.get_errno
 
 
-def open_steps(path: str) -> int:
-    """The same of the directory at an absolute path without links, each part of which may be anybody's."""
-    descriptor = open_step("/")
-    for name in filter(None, path.split("/")):
-        above = descriptor
-        try:
-            descriptor = open_step(name, above)
-        finally:
-            os.close(above)
-    return descriptor
-
-
 def open_name(name: str, above: int, flags: int) -> int:
     """A descriptor of what is there, and is no link. Raises OSError as `open_step`."""
     if (same := _open_in_mount(name, above, flags)) is not None:

@@ -102,6 +102,6 @@ class Ending:
         if self._handover is None or device_at(self._mountpoint) != self._handover.device:
             return
         try:
-            unmount(self._mountpoint)
+            unmount(self._mountpoint, self._handover.device)
         except OSError as error:
             log.warning("%s: cannot be unmounted: %s", self._mountpoint, error.strerror)

@@ -17,6 +17,8 @@ import stat
 import struct
 import subprocess
 
+from hfs.mountd.supervisor.unmounting import device_of, reached
+
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
 _MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
 
@@ -140,7 +142,7 @@ class Connection:
         if self.is_gone:
             return  # its device number is another's by now
         for place in places_of(self.device):
-            unmount(place)
+            unmount(place, self.device)
 
     def abort(self) -> None:
         """End what waits with an error, and let go of it, whoever else holds it: a thread of a killed daemon may wait
@@ -149,8 +151,9 @@ class Connection:
             with open(f"{_FUSECTL}/{self.device.rpartition(':')[2]}/abort", "w") as file:
                 file.write("1")
         except OSError:  # no fusectl here, as in a container
-            if self.is_mounted:
-                _libc.umount2(os.fsencode(self.mountpoint), _UMOUNT_NOFOLLOW | _MNT_FORCE)
+            with contextlib.suppress(OSError):
+                if self.is_mounted:
+                    _unmounted(self.mountpoint, self.device, _MNT_FORCE)
         self.close()
 
     def close(self) -> None:
@@ -196,18 +199,28 @@ def places_of(device: str) -> list[str]:
     return places
 
 
-def unmount(mountpoint: str) -> None:
-    """Take the mount on top at this path away, lazily. Raises OSError."""
-    if _libc.umount2(os.fsencode(mountpoint), _UMOUNT_NOFOLLOW | _MNT_DETACH) == 0:
-        return
-    number = ctypes.get_errno()
+def unmount(mountpoint: str, device: str) -> None:
+    """Take the mount of this device, on top at this path, away, lazily. Raises OSError."""
+    number = _unmounted(mountpoint, device, _MNT_DETACH)
     if number == errno.EPERM:
         done = subprocess.run(
             ["fusermount3", "-u", "-z", "-q", "--", mountpoint], stdin=subprocess.DEVNULL, check=False
         )
         if done.returncode == 0:
             return
-    raise OSError(number, os.strerror(number), mountpoint)
+    if number:
+        raise OSError(number, os.strerror(number), mountpoint)
+
+
+def _unmounted(mountpoint: str, device: str, flag: int) -> int:
+    """The errno of umount2, 0: it is done. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        path = mountpoint
+        if os.geteuid() == 0:  # others take away by fusermount3, which looks for itself
+            path, number = stack.enter_context(reached(mountpoint))
+            if device_of(number) != device:
+                return errno.ESTALE  # its path leads elsewhere by now
+        return 0 if _libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW | flag) == 0 else ctypes.get_errno()
 
 
 def _mount(fd: int, mountpoint: str, source: str, owner: tuple[int, int], *, allow_other: bool, noexec: bool) -> bool:

@@ -182,5 +182,5 @@ class KeptMount:
             self._uncover()
 
     def _uncover(self) -> None:
-        while device_at(self.mountpoint) in self._below:
-            unmount(self.mountpoint)
+        while (device := device_at(self.mountpoint)) in self._below:
+            unmount(self.mountpoint, device)

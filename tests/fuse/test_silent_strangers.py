@@ -84,13 +84,6 @@ def test_the_way_to_a_mount_that_is_taken_away(tmp: Path) -> None:
     assert mountinfo.at(str(place)) is None
 
 
-def test_steps_follow_no_link(tmp: Path) -> None:
-    (tmp / "link").symlink_to("/")
-    with pytest.raises(NotADirectoryError):
-        path_steps.open_steps(f"{tmp}/link/etc")
-    os.close(path_steps.open_steps(f"{tmp}/"))
-
-
 @pytest.mark.parametrize("user", [0, NOBODY.uid])
 def test_a_socket_that_the_owner_of_a_mount_has_named(user: int, tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may lie anywhere; where it is a file system of the owner's, which may answer once, it is not connected to."""

@@ -1,5 +1,6 @@
 """No mount is taken away but one that is dead or meant. Whether it is dead its connection says, no error of a path."""
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.supervisor import connection as connection_module
+from hfs.mountd.supervisor.connection import Connection, unmount
 from hfs.mounting import mountinfo, mounting, taking_away
 from tests.fuse.harness import Hfs, hfs_command, kill, run, unmount_lazily
+from tests.fuse.silent import silent_mount, told_in_time
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import needs_root
 
@@ -88,3 +92,33 @@ def test_what_was_mounted_on_top_meanwhile_stays(place: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "top", mount.mountpoint], check=True)
     taking_away.detach(mount.mountpoint, lazy=False, mount_id=mount.mount_id)
     assert sorted(sources(place)) == ["a", "b", "top"]
+
+
+@needs_root
+@pytest.mark.parametrize("how", ["link", "moved", "covered"])
+def test_a_keeper_takes_away_its_own_mount_alone(how: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its path leads to, a moment after the kernel has told that."""
+    mounts = {mount.source: mount for mount in mountinfo.mounts() if mount.mountpoint.startswith(f"{place}/")}
+    ours = mounts["a"]
+    kept = Connection(os.open("/dev/null", os.O_RDONLY), ours.mountpoint, ours.device)
+    monkeypatch.setattr(Connection, "is_gone", False)
+
+    def told(device: str) -> list[str]:
+        if how != "covered":
+            (place / "a").rename(place / "was")
+        if how == "link":
+            (place / "a").symlink_to("b")
+        elif how == "moved":
+            (place / "b").rename(place / "a")
+        return [ours.mountpoint]
+
+    monkeypatch.setattr(connection_module, "places_of", told)
+    with silent_mount(place / "a") if how == "covered" else contextlib.nullcontext():
+        assert "Error" in told_in_time(kept.detach)
+        told_in_time(kept.abort)
+    assert sources(place) == ["a", "b"]
+    kept.close()
+    monkeypatch.undo()
+    place_now = next(mount.mountpoint for mount in mountinfo.mounts() if mount.device == ours.device)
+    unmount(place_now, ours.device)
+    assert sources(place) == ["b"]
