@@ -55,9 +55,6 @@ def _all(configs: tuple[str, ...], *, dry_run: bool) -> Iterator[Swept]:
     yield from mounts.sweep(dry_run=dry_run, others=others)
     yield from daemons.sweep(dry_run=dry_run, others=others)
     yield from sockets.sweep(dry_run=dry_run, others=others)
-    for uid in sorted(others.stopped):
-        why = f"there are no more than {others.limits}; the next sweep goes on"
-        yield Swept("user", f"user {uid}", "what was not looked at", why, is_theirs=True)
     seen = set()
     for config_file in configs or (None,):
         no_options = {"options": (), "config_file": config_file, "verbose": False}
@@ -68,6 +65,9 @@ def _all(configs: tuple[str, ...], *, dry_run: bool) -> Iterator[Swept]:
             continue
         seen.add(config.cache)
         try:
-            yield from caches.sweep(config.cache, config.expire_s, dry_run=dry_run)
+            yield from caches.sweep(config.cache, config.expire_s, dry_run=dry_run, others=others)
         except (HfsError, OSError) as error:
             complain(f"cache {config.cache}: {error}")
+    for uid in sorted(others.stopped):
+        why = f"there are no more than {others.limits}; the next sweep goes on"
+        yield Swept("user", f"user {uid}", "what was not looked at", why, is_theirs=True)

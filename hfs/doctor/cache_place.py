@@ -16,7 +16,7 @@ from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.cache_path import real_path
-from hfs.mountd.ledger import CacheRoot
+from hfs.mountd.ledger import CacheRoot, has_ledger
 from hfs.mounting import mountinfo, probe
 
 _NAME = "cache"
@@ -187,7 +187,7 @@ def _room(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
 
 def _held_bytes(place: CachePlace) -> int:
     """What caches of this root hold by the ledger. Makes nothing."""
-    if not os.path.isdir(f"{place.path}/ledger"):
+    if not has_ledger(place.path):
         return 0
     try:
         root = CacheRoot(place.path)

@@ -14,7 +14,7 @@ from hfs.doctor import cache_place
 from hfs.doctor.check_result import CheckResult, good, limit
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
-from hfs.mountd.ledger import CacheRoot, caches_below
+from hfs.mountd.ledger import CacheRoot, caches_below, has_ledger
 
 _NAME = "cache-index"
 _INDEX, _MARK = "index.sqlite", "index.damaged"
@@ -46,7 +46,7 @@ def check(around: Surroundings) -> Iterator[CheckResult]:
 
 
 def _used(path: str) -> set[str]:
-    if not os.path.isdir(f"{path}/ledger"):
+    if not has_ledger(path):
         return set()
     root = CacheRoot(path)
     try:

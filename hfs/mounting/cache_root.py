@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from hfs.mountd.base.errors import ConfigError, MountError
-from hfs.mountd.ledger import CacheRoot
+from hfs.mountd.ledger import CacheRoot, has_ledger
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def told_of(path: str) -> Iterator[None]:
 @contextlib.contextmanager
 def cache_root(path: str) -> Iterator[CacheRoot]:
     """The root that --cache names, until the block ends. Raises ConfigError where there is none, MountError."""
-    if not os.path.isdir(f"{path}/ledger"):
+    if not has_ledger(path):
         raise ConfigError(f"--cache {path}: holds no cache of hfs; give the DIR of hfs mount --cache DIR")
     with told_of(path), contextlib.closing(CacheRoot(path)) as root:
         yield root

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import KEYS, Config
 from hfs.mountd.core.config.handover import dump
 from hfs.mountd.core.config.telling import Telling
-from hfs.mountd.ledger import CacheRoot
+from hfs.mountd.ledger import CacheRoot, has_ledger
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.keeper import FoundKeeper, HeldMount
 
@@ -146,7 +145,7 @@ def turn(config: Config) -> Iterator[None]:
 def turn_if_any(config: Config) -> Iterator[None]:
     """As `turn`, where somebody may be starting a daemon: whatever is wrong with the places is told by others."""
     with contextlib.ExitStack() as stack:
-        if os.path.isdir(f"{config.cache}/ledger"):
+        if has_ledger(config.cache):
             with contextlib.suppress(OSError, HfsError):
                 stack.enter_context(turn(config))
         yield

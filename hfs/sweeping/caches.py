@@ -12,17 +12,15 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from hfs.mountd.ledger import CacheRoot, Listed
+from hfs.mountd.ledger import CacheRoot, Listed, has_ledger
 from hfs.mounting import own_process, probe
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping.swept import Swept
 
-_LIMIT_S = 10.0
-"""For all old caches of another user."""
 
-
-def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:
+def sweep(root_path: str, expire_s: float, *, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     """Of this root. Raises ConfigError, OSError where it cannot be opened."""
-    if not os.path.isdir(root_path) or "ledger" not in os.listdir(root_path):
+    if not has_ledger(root_path):
         return
     root = CacheRoot(root_path)
     try:
@@ -33,11 +31,14 @@ def sweep(root_path: str, expire_s: float, *, dry_run: bool) -> Iterator[Swept]:
     by_user: dict[int, list[Listed]] = {}
     for entry in entries:
         by_user.setdefault(int(entry.name.partition("-")[0]), []).append(entry)
-    for uid, found in sorted(by_user.items()):
+    for uid in others.in_turn(by_user):
         if own not in {0, uid}:
             continue
-        kept = "" if dry_run else _evicted(root_path, expire_s, uid)
-        for entry in found:
+        with others.spent_on(uid):
+            if not (left_s := others.left_s(uid)):
+                continue
+            kept = "" if dry_run else _evicted(root_path, expire_s, uid, left_s)
+        for entry in by_user[uid]:
             source = os.fsdecode(entry.serving.source) if entry.serving is not None else "a source"
             days = (time.time() - entry.grant.used_s) / 86400
             text = f"cache of {source}, not used for {days:.1f} days"
@@ -49,7 +50,7 @@ def _is_expired(entry: Listed, expire_s: float) -> bool:
     return old and not entry.running and entry.grant.used_bytes > entry.pinned_bytes
 
 
-def _evicted(root_path: str, expire_s: float, uid: int) -> str:
+def _evicted(root_path: str, expire_s: float, uid: int, limit_s: float) -> str:
     """Of one user; what went wrong."""
     if uid == os.geteuid():
         from hfs.sweeping.evicting import evict
@@ -63,8 +64,8 @@ def _evicted(root_path: str, expire_s: float, uid: int) -> str:
         stderr=subprocess.DEVNULL,
     )
     try:
-        said, _ = child.communicate(timeout=_LIMIT_S)
+        said, _ = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         probe.leave_behind(child)
-        return f"its user's process does not end within {_LIMIT_S:g} s; the next sweep goes on"
+        return f"its user's process does not end within {limit_s:.0f} s; the next sweep goes on"
     return said.decode(errors="backslashreplace") if child.returncode == 0 else "it ended early"

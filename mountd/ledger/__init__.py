@@ -9,7 +9,7 @@ from hfs.mountd.ledger.board import Board
 from hfs.mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
 from hfs.mountd.ledger.notice import Notice, Notices
 from hfs.mountd.ledger.record import Grant, ServedSource
-from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below
+from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below, has_ledger
 
 __all__ = [
     "Board",
@@ -26,4 +26,5 @@ __all__ = [
     "Taken",
     "cache_name",
     "caches_below",
+    "has_ledger",
 ]

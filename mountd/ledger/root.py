@@ -24,8 +24,9 @@ from hfs.mountd.base.errors import CacheInUse
 from hfs.mountd.base.version import is_lasting
 from hfs.mountd.core.cache_directory import CacheDirectory, move_away, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache
-from hfs.mountd.core.path_steps import stat_name
+from hfs.mountd.core.path_steps import open_step, stat_name
 from hfs.mountd.ledger import Ledger
+from hfs.mountd.ledger.folder import FOLDER
 
 _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
 _MOVING = ".moving"
@@ -96,6 +97,17 @@ class CacheRoot:
             directory.unlink("lock")
         finally:
             os.close(lock_fd)
+
+
+def has_ledger(path: str) -> bool:
+    """Whether there is a root at this path. Whoever may have put the folder there, or mounted on it, is not asked."""
+    try:
+        os.close(open_step(f"{path}/{FOLDER}"))
+    except PermissionError:
+        return True  # another user's mount, which root takes away
+    except OSError:
+        return False
+    return True
 
 
 def caches_below(path: str) -> list[str]:

@@ -12,7 +12,7 @@ from hfs.client import control_socket
 from hfs.mountd.core import path_steps, socket_places
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.socket_peer import socket_peer
-from hfs.mountd.ledger import CacheRoot, ServedSource, caches_below
+from hfs.mountd.ledger import CacheRoot, ServedSource, caches_below, has_ledger
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import keeper, mountinfo, taking_away
 from hfs.mounting.time_for_others import TimeForOthers
@@ -129,7 +129,8 @@ def root(tmp: Path) -> Path:
 
 def use_root(root: Path) -> str:
     """All that a daemon does with it until it serves, and that commands do."""
-    list(caches.sweep(str(root), 1.0, dry_run=True))
+    list(caches.sweep(str(root), 1.0, dry_run=True, others=TimeForOthers(10.0, 30.0)))
+    assert has_ledger(str(root)) == ("ledger" in os.listdir(root))
     with closing(CacheRoot(str(root))) as opened:
         opened.take_over(OURS)
         registration = opened.ledger.register(OURS, SERVED, 1 << 30)

@@ -69,7 +69,7 @@ def test_the_configuration_says_what_is_too_old(
     found: list[Swept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(caches, "sweep", lambda root, expire_s, *, dry_run: iter(asked.append((root, expire_s)) or ()))
+    monkeypatch.setattr(caches, "sweep", lambda root, expire_s, **_: iter(asked.append((root, expire_s)) or ()))
     config = tmp_path / "hfs.toml"
     config.write_text('cache = "/nvme/hfs"\nexpire = "2h"\n')
     assert hfs("sweep", "--config", config).exit_code == 0

@@ -13,9 +13,11 @@ from hfs.mountd.cache import CacheSettings, open_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import CacheRoot
 from hfs.mountd.ledger.record import Grant, write_grant
+from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import caches
 
 DAY_S = 86400.0
+OTHERS = TimeForOthers(1000.0, 1000.0)
 
 
 def add_cache(root_path: Path, name: str, age_s: float, uid: int) -> None:
@@ -60,14 +62,14 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     old, new = f"{uid}-{'a' * 16}", f"{uid}-{'b' * 16}"
     add_cache(tmp_path, old, 3 * DAY_S, uid)
     add_cache(tmp_path, new, DAY_S, uid)
-    (would,) = caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=True)
+    (would,) = caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=True, others=OTHERS)
     assert used_bytes(tmp_path) == {old: 4096, new: 4096}
-    (swept,) = caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=False)
+    (swept,) = caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=False, others=OTHERS)
     assert would == swept
     assert (swept.where, swept.kept) == (f"{tmp_path}/{old}", "")
     assert "3.0 days" in swept.text
     assert used_bytes(tmp_path)[old] == 0
-    assert list(caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=False)) == []
+    assert list(caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=False, others=OTHERS)) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sweeps caches of others")
@@ -77,12 +79,12 @@ def test_root_sweeps_as_the_owner(open_folder: Path) -> None:
     root_path.chmod(0o1777)
     name = f"65534-{'a' * 16}"
     add_cache(root_path, name, 3 * DAY_S, 65534)
-    (swept,) = caches.sweep(str(root_path), 2 * DAY_S, dry_run=False)
+    (swept,) = caches.sweep(str(root_path), 2 * DAY_S, dry_run=False, others=OTHERS)
     assert swept.kept == ""
     assert used_bytes(root_path)[name] == 0
     assert {path.stat().st_uid for path in (root_path / name).rglob("*")} == {65534}
 
 
 def test_a_root_that_is_none(tmp_path: Path) -> None:
-    assert list(caches.sweep(str(tmp_path), 1.0, dry_run=False)) == []
+    assert list(caches.sweep(str(tmp_path), 1.0, dry_run=False, others=OTHERS)) == []
     assert os.listdir(tmp_path) == []

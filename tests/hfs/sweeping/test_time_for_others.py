@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.core import socket_places
+from hfs.mountd.ledger import Grant, Ledger, Listed
 from hfs.mounting import jobs, keeper, mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import daemons, mounts, sockets
+from hfs.sweeping import caches, daemons, mounts, sockets
 from tests.fuse.users import MEMBER, NOBODY, needs_root
 
 OWN = os.geteuid()
@@ -98,6 +99,25 @@ def test_daemons(what: str, clock: Clock, there: list[Mount], monkeypatch: pytes
     assert clock.now_s - 1000.0 <= LIMIT_S + 7.0
     assert {0, CROWD, OTHER} <= set(clock.worked)
     assert others.stopped == {CROWD}
+
+
+def test_caches(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may stop the process that empties them; one may have the numbers of many."""
+    names = [f"{uid}-{'a' * 16}" for uid in range(100_000, 100_100)]
+    entries = [Listed(name, Grant(2, 2, 1), None, running=False) for name in names]
+    monkeypatch.setattr(Ledger, "listed", lambda _self: entries)
+
+    def evicted(_root: str, _expire_s: float, uid: int, limit_s: float) -> str:
+        clock.worked.append(uid)
+        clock.now_s += limit_s
+        return "it does not end"
+
+    monkeypatch.setattr(caches, "_evicted", evicted)
+    (tmp_path / "ledger").mkdir()
+    others = TimeForOthers(LIMIT_S, 30.0)
+    swept = list(caches.sweep(str(tmp_path), 1.0, dry_run=False, others=others))
+    assert len(clock.worked) == len(swept) == 3
+    assert len(others.stopped) == 97
 
 
 def test_many_users_together(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
