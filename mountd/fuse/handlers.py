@@ -8,7 +8,7 @@ read-only: see `_ReadOnly`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from hfs.mountd.kernel import fastpath
@@ -20,6 +20,7 @@ import pyfuse3
 import trio
 
 from hfs.mountd.core.background import call_guarded
+from hfs.mountd.core.slices import Slices
 from hfs.mountd.fuse.boundary import Boundary, bounded, interruptible
 from hfs.mountd.fuse.directories import DirectoryReplies
 from hfs.mountd.fuse.entries import EntryReplies
@@ -76,6 +77,8 @@ class Handlers(_ReadOnly):
         self._files = files
         self._xattrs = xattrs
         self._source = source
+        self._slices = Slices()
+        """Where memory is short the kernel forgets ten thousands of nodes at a time."""
         self.begun = trio.Event()
         """The kernel's first request, INIT, has been answered."""
 
@@ -96,8 +99,12 @@ class Handlers(_ReadOnly):
         return await self._entries.attributes(inode)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
-        for inode, count in inode_list:
-            call_guarded("forget", self._fast.forget, inode, count)  # nobody could be told of an error
+        def forgetting() -> Iterator[None]:
+            for inode, count in inode_list:
+                call_guarded("forget", self._fast.forget, inode, count)  # nobody could be told of an error
+                yield
+
+        await self._slices.carry_out(forgetting())
 
     @bounded
     @interruptible
