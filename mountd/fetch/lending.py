@@ -30,6 +30,10 @@ _HEARD_S = 1.0
 _REST_S = 30.0
 """After a hang."""
 
+_MOST_NODES = 100_000
+"""Names in one directory that are nodes here (links, folders, files that were read without the data plane), of each of
+which it is told when the directory is lent: 20 ms. One with more is not lent."""
+
 
 @dataclass(frozen=True, slots=True)
 class LendingTerms:
@@ -155,7 +159,7 @@ class Lending:
             or not self._arrivals.on
         ):
             return False
-        if directory.children is None or len(self._source.doubts.rewritten):
+        if directory.children is None or len(directory.children) > _MOST_NODES or len(self._source.doubts.rewritten):
             return False
         return self.terms.is_wanted() and not self._namespace.lookups.may_be_kept(directory)
 
