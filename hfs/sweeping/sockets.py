@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from hfs.mountd.core import socket_places
+from hfs.mountd.core.path_steps import stat_name
 from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping.swept import Swept
 
@@ -86,7 +87,7 @@ def _swept(descriptor: int, directory: str, uid: int, stale: list[str], *, dry_r
 def _removed(descriptor: int, directory: str, name: str, *, dry_run: bool) -> Swept:
     path, text, kept = f"{directory}/{name}", "socket that nobody listens at", ""
     try:
-        if not dry_run and stat.S_ISSOCK(os.lstat(name, dir_fd=descriptor).st_mode):
+        if not dry_run and stat.S_ISSOCK(stat_name(name, descriptor).st_mode):
             os.unlink(name, dir_fd=descriptor)
     except OSError as error:
         kept = f"cannot be removed ({error.strerror})"

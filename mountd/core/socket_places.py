@@ -162,7 +162,7 @@ def paths_of(directory: str, uid: int, mountpoint: str, suffix: str) -> list[str
 
 def connect(connection: socket.socket, directory: int, name: str, uid: int) -> None:
     """Connect to the socket of this name in an open directory: one of this user's, and no link. Raises OSError."""
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    descriptor = open_step(name, directory, any_kind=True)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != uid:

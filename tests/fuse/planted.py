@@ -27,6 +27,7 @@ from hfs.mountd.ledger.record import Grant, write_grant
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import mountinfo
 from tests.fuse.harness import environment, hfs_command
+from tests.fuse.silent import silent_mount
 
 UID = 61001
 HERE = Path("/tmp/w")
@@ -228,6 +229,8 @@ def plant_sockets() -> None:
         os.symlink(SILENT, f"{place}/{number}.keeper")
     serve(f"{place}/nonsense.sock", daemon_says)
     serve(f"{place}/sane.sock", sane_daemon_says)
+    for number in range(2, 3000):
+        Path(f"/tmp/hfs-{number}").touch()
     os.mkdir(f"{THEIRS}/ready")
     signal.pause()
 
@@ -269,6 +272,21 @@ def mount_theirs(name: str, socket_of: Callable[[], bytes]) -> int:
     return pid
 
 
+def mount_what_never_answers(stack: contextlib.ExitStack) -> None:
+    """Where commands of root look: for sockets, in the cache root, and on the way to a mount that is dead."""
+    dead = THEIRS / "above" / "mnt"
+    dead.mkdir(parents=True)
+    Connection.make(str(dead), FORGED, allow_other=True, noexec=False, owner=(UID, UID)).close()
+    (CACHE / "ledger" / f"0-{'b' * 16}").touch()
+    for folder in (f"/tmp/hfs-{UID}-silent01", "/tmp/hfs-1", f"{CACHE}/0-{'b' * 16}"):
+        os.mkdir(folder, 0o700)
+    for place in (
+        *(THEIRS / "above", f"/tmp/hfs-{UID}-silent01", "/tmp/hfs-1"),
+        *(CACHE / f"0-{'b' * 16}", CACHE / "ledger" / f"0-{'b' * 16}"),
+    ):
+        stack.enter_context(silent_mount(place, UID))
+
+
 def main() -> None:
     prepare()
     without = outcomes()
@@ -284,7 +302,9 @@ def main() -> None:
         mount_theirs("nowhere", lambda: b"/\xff\n\x1b"),
     ]
     try:
-        with_plants = outcomes()
+        with contextlib.ExitStack() as stack:
+            mount_what_never_answers(stack)
+            with_plants = outcomes()
     finally:
         for pid in theirs:
             with contextlib.suppress(ProcessLookupError):

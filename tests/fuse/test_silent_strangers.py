@@ -54,6 +54,18 @@ def test_a_directory_of_sockets(name: str, tmp: Path) -> None:
         assert WHOSE in told_in_time(lambda: socket_places.why_not_ours(str(tmp / name), MEMBER.uid))
 
 
+@pytest.mark.parametrize("name", ["a.keeper", "a.sock"])
+def test_a_name_in_a_directory_of_sockets(name: str, tmp: Path) -> None:
+    """A file system of FUSE may lie on a file, too."""
+    place = tmp / f"hfs-{MEMBER.uid}"
+    place.mkdir(mode=0o700)
+    os.chown(place, MEMBER.uid, MEMBER.gid)
+    (place / name).touch()
+    with silent_mount(place / name):
+        told = {what: told_in_time(look) for what, look in LOOKS.items()}
+    assert not [what for what, text in told.items() if text == "no answer" or "Error" in text], told
+
+
 def test_a_directory_above_it(tmp: Path) -> None:
     """As /run/user/UID, which is its user's."""
     (tmp / "user").mkdir()
