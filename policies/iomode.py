@@ -17,8 +17,8 @@ from __future__ import annotations
 import enum
 from typing import Literal, NamedTuple
 
-Mode = Literal["passthrough", "stateless", "daemon"]
-Wanted = Literal["auto", "passthrough", "stateless", "daemon"]
+Mode = Literal["passthrough", "stateless", "daemon", "overlay"]
+Wanted = Literal["auto", "passthrough", "stateless", "daemon", "overlay"]
 
 SMALL_BYTES = 1 << 20
 """A file up to here is read whole and put into the page cache whole (`read_path`): an open is most of its cost."""
@@ -42,6 +42,7 @@ def choose(
     immutable: bool,
     passthrough_missing: str | None,
     stateless_missing: str | None,
+    overlay_missing: str | None = None,
     small_opens: int = 0,
     large_opens: int = 0,
     new_opens: int = 0,
@@ -53,7 +54,13 @@ def choose(
     fetched without Python as long as opens are asked for. Raises ValueError, with what is missing, if `wanted` cannot
     be had.
     """
-    missing = {"passthrough": passthrough_missing, "stateless": stateless_missing, "daemon": None, "auto": None}[wanted]
+    missing = {
+        "passthrough": passthrough_missing,
+        "stateless": stateless_missing,
+        "overlay": overlay_missing,
+        "daemon": None,
+        "auto": None,
+    }[wanted]
     if missing is not None:
         raise ValueError(missing)
     if wanted != "auto":

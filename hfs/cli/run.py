@@ -148,6 +148,7 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
             started=use.command_started,
             meanwhile=lambda: _tell(use.look()),
         )
+        use.command_ended()
     except MountError as error:
         complain_of(error)
         return RUN_FAILED, False

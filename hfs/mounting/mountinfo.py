@@ -43,6 +43,11 @@ class Mount(NamedTuple):
         return self.root.strip("/")
 
     @property
+    def is_our_overlay(self) -> bool:
+        """It lies over a mount of hfs, which is what is meant there (hfs/mounting/overlay.py)."""
+        return self.fstype == "overlay" and self.source.startswith("hfs#")
+
+    @property
     def may_be_hfs(self) -> bool:
         """Whether it is worth asking whether hfs answers there."""
         return self.fstype in {HFS_TYPE, _PLAIN_TYPE}
@@ -96,7 +101,7 @@ def mounts(process: int | str = "self") -> list[Mount]:
     """What this process sees mounted. Where mounts are stacked, the later one lies on top. Of another one: raises
     OSError."""
     with open(TABLE.replace("self", str(process)), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return parse(file.read())
+        return [mount for mount in parse(file.read()) if not mount.is_our_overlay]
 
 
 def hfs_mounts(table: Iterable[Mount] | None = None) -> list[Mount]:

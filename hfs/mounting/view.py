@@ -16,7 +16,8 @@ import os
 
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.supervisor.source import CannotBecome, open_source
-from hfs.mounting import copies, mountinfo
+from hfs.mounting import copies, mountinfo, overlay
+from hfs.mounting.overlay import Layers
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
@@ -28,8 +29,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class View:
     """What lies at `shown` is seen at `place`. Both are canonical paths of directories that are there."""
 
-    def __init__(self, shown: str, place: str, device: str, as_user: str | None = None) -> None:
-        """`device`: of the mount, as in mountinfo. `as_user`: who can reach `place`, as the configuration has it."""
+    def __init__(
+        self, shown: str, place: str, device: str, as_user: str | None = None, layers: Layers | None = None
+    ) -> None:
+        """`device`: of the mount, as in mountinfo. `as_user`: who can reach `place`, as the configuration has it.
+        `layers`: of an overlay that is to lie over it, if that is possible."""
+        self._layers = layers
+        self.why_no_overlay: str | None = None
+        """Once `fault` was asked."""
         self._as_user = as_user
         self._device = device
         self._shown = os.fsencode(shown)
@@ -52,9 +59,17 @@ class View:
             _check_device(self._place, self._device)
             if not self._uid:
                 copies.follow(outside, frozenset({os.fsdecode(self._shown), os.fsdecode(self._place)}))
+            self._lay_over()
         except OSError as error:
             os.write(self._told, b"%d" % (error.errno or errno.EIO))
             raise
+
+    def _lay_over(self) -> None:
+        if self._layers is not None:
+            try:
+                overlay.put(self._layers, os.fsdecode(self._place))
+            except OSError as error:
+                os.write(self._told, b"-%d" % (error.errno or errno.EIO))
 
     def _reachable_place(self) -> bytes:
         """A path of it that we may follow; in the new namespace, where what was opened before is none to mount on."""
@@ -73,6 +88,9 @@ class View:
         finally:
             os.close(self._faults)
         if not said:
+            return None
+        if said.startswith(b"-"):
+            self.why_no_overlay = os.strerror(-int(said))
             return None
         why = os.strerror(int(said))
         if int(said) == errno.ESTALE:

@@ -37,6 +37,7 @@ from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.evictions import EvictionsByName
 from hfs.mountd.cache.evictor import Evictor
 from hfs.mountd.cache.expiry import Expiry
+from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
@@ -90,6 +91,8 @@ class CacheSettings:
     attributes: AttributesWanted = "left"
     """`kept` for later mounts, of a source that never changes; `forgotten`, where nobody believes that; `left` as they
     are."""
+    keeps_objects: bool = False
+    """Nothing goes, for room or by name, and no hole is made: the kernel may have been told where objects lie."""
     kept_source: str = ""
     """An identity of a source that is good for one run only, and that this run shares with the one before."""
 
@@ -120,8 +123,9 @@ class Cache:
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )
+        pins, self.generation = None if settings.keeps_objects else self.pinned, Generation(context)
         self.reclaimer = Reclaimer(
-            context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates, self.pinned
+            context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates, pins
         )
         self.known = KnownObjects(context, settings.kept_source)
         self.committer = Committer(context, self.object_ids, queue, self.known, self.pinned, self.files)

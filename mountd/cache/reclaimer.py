@@ -45,8 +45,9 @@ class Reclaimer:
         queue: ReclaimQueue,
         doomed: DoomedRows,
         updates: RowUpdates,
-        pins: Pins,
+        pins: Pins | None,
     ) -> None:
+        """`pins`: what stays but where it is to go by name; None: everything stays."""
         self._context = context
         self._object_ids = object_ids
         self._files = files
@@ -108,6 +109,8 @@ class Reclaimer:
         context = self._context
         numbers: list[int] = []
         fds: list[int] = []
+        if self._pins is None:
+            return [], 0
         stray_bytes: dict[int, int] = {}
         """What could not be punched is accounted in memory alone: the index has forgotten it."""
         for number, version in targets:
@@ -208,7 +211,7 @@ class Reclaimer:
             # All that the chunk could take, also where it has shrunk: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
-            if not file.passed:
+            if not file.passed and self._pins is not None:
                 change = await context.turns.begin(file)
                 try:
                     if await context.threads.sweep(_punch, context.disk, number, extents, change):

@@ -121,7 +121,10 @@ def _refreshing(
     basics: Basics, storage: Storage, names: NameService, files: FileService, device: DevFuse, nursery: trio.Nursery
 ) -> RefreshWork:
     async def tell_kernel(tell: Callable[[int], bool]) -> bool:
-        return await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
+        files.xattr_answers.root_without_acl(0)
+        told = await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
+        files.overlays.renew()  # those that are there keep to what they have looked up
+        return told
 
     return RefreshWork(
         names.namespace,
@@ -186,6 +189,7 @@ def _status(
             FilesStatus(
                 files.readers,
                 files.io_mode,
+                files.overlays,
                 storage.handles,
                 names.namespace,
                 files.residency,

@@ -36,6 +36,7 @@ from hfs.mountd.files import (
     Opening,
     OpenModes,
     OpenObservers,
+    Overlays,
     PageFaults,
     PageFill,
     Passthrough,
@@ -49,7 +50,7 @@ from hfs.mountd.files import (
 )
 from hfs.mountd.fuse import DevFuse, KernelPageCache
 from hfs.mountd.hints import FollowedPlans, HintFollower
-from hfs.mountd.kernel import DataPlane, DiskReads
+from hfs.mountd.kernel import DataPlane, DiskReads, XattrAnswers
 from hfs.mountd.namespace import Namespace, Node, seconds
 from hfs.mountd.peers import JobPeers
 from hfs.mountd.supervisor.connection import places_of
@@ -64,6 +65,8 @@ class FileService:
     fetch: Fetching
     passthrough: Passthrough
     io_mode: IoMode
+    overlays: Overlays
+    xattr_answers: XattrAnswers
     hints: HintFollower
     read_path: ReadPath
     opening: Opening
@@ -94,7 +97,7 @@ async def open_file_service(
         is_heard = partial(_is_heard, recorder, fetch)
         passthrough = Passthrough(cache, metrics)
         io_mode = _io_mode(basics, storage, peers, names, passthrough)
-        plane = storage.plane
+        plane, xattr_answers = storage.plane, XattrAnswers()
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
         small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
@@ -116,6 +119,8 @@ async def open_file_service(
             fetch,
             passthrough,
             io_mode,
+            Overlays(cache, xattr_answers),
+            xattr_answers,
             hints.follower,
             _read_path(basics, storage, fetch, recorder, delegations),
             Opening(
@@ -215,7 +220,9 @@ def _pipeline(
     config, cache, source, fetches = basics.config, storage.cache, storage.source, storage.fetches
 
     def is_wanted() -> bool:
-        opens_reach_us = config.io_mode in ("auto", "daemon") and io_mode.choice.final and not io_mode.stateless
+        opens_reach_us = (
+            config.io_mode in ("auto", "daemon", "overlay") and io_mode.choice.final and not io_mode.stateless
+        )
         return opens_reach_us and config.push and peers is None and cache.shrinking.shrinker is None
 
     def under_way(directory: Node) -> list[bytes]:

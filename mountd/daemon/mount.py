@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -26,6 +27,7 @@ from hfs.mountd.fuse import (
     Interrupts,
     XattrReplies,
 )
+from hfs.mountd.namespace import seconds
 
 
 def fuse_of(
@@ -49,7 +51,16 @@ def fuse_of(
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
         FileReplies(namespace, permissions, opening, handles, read_path, readers, files.fetch.sparse_files, boundary),
-        XattrReplies(namespace, permissions, names.xattrs, control.own_xattrs.value),
+        XattrReplies(
+            namespace,
+            permissions,
+            names.xattrs,
+            control.own_xattrs.value,
+            files.overlays,
+            partial(
+                files.xattr_answers.root_without_acl, seconds(basics.config.ttl_s, immutable=basics.config.immutable)
+            ),
+        ),
         storage.source,
     )
     return Fuse(

@@ -101,6 +101,10 @@ async def open_service(
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
+            if basics.config.io_mode == "overlay":
+                root, is_inherited = names.namespace.root.attributes, basics.journal.generation > 0
+                files.overlays.begin(root, is_inherited=is_inherited)
+                start_for_life(nursery, "overlays", files.overlays.run)
             start_for_life(nursery, "traffic", control.traffic.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
             config = basics.config

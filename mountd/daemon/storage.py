@@ -78,6 +78,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
             attributes="kept" if config.immutable else "forgotten",
             verify=config.verify,
             scrub_bytes_s=config.scrub_bytes_s,
+            keeps_objects=config.io_mode == "overlay",
             # Above the half that prefetch may fill, below what readers and pushes need besides.
             in_flight_bytes=config.buffer_bytes * 5 // 8,
         )

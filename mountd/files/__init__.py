@@ -12,6 +12,7 @@ from hfs.mountd.files.open_modes import OpenModes
 from hfs.mountd.files.open_observers import OpenObservers
 from hfs.mountd.files.opened_files import OpenedFiles
 from hfs.mountd.files.opening import Opening
+from hfs.mountd.files.overlays import Overlays
 from hfs.mountd.files.page_faults import PageFaults
 from hfs.mountd.files.page_fill import PageFill
 from hfs.mountd.files.passthrough import Passthrough
@@ -37,6 +38,7 @@ __all__ = [
     "OpenObservers",
     "OpenedFiles",
     "Opening",
+    "Overlays",
     "PageFaults",
     "PageFill",
     "Passthrough",

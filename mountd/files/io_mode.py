@@ -135,6 +135,13 @@ class IoMode:
         reason = self._why_opens_are_needed()
         return f"opens are needed: {reason}" if reason is not None else None
 
+    @property
+    def _overlay_missing(self) -> str | None:
+        if not self._immutable:
+            return "only with --immutable, since what was looked up once is not looked at again"
+        reason = self._why_opens_are_needed()
+        return f"opens are needed: {reason}" if reason is not None else None
+
     def _choose(self) -> None:
         if self._journal.mount.stateless:
             if self._extension_missing is not None:
@@ -147,6 +154,7 @@ class IoMode:
             immutable=self._immutable,
             passthrough_missing=self._passthrough_missing,
             stateless_missing=self._stateless_missing,
+            overlay_missing=self._overlay_missing,
             small_opens=self._small_opens,
             large_opens=self._large_opens,
             new_opens=self._new_opens,

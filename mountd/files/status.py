@@ -12,6 +12,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import Handles
 from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.overlays import Overlays
 from hfs.mountd.files.readers import Readers
 from hfs.mountd.files.residency import Residency
 from hfs.mountd.kernel import DataPlane, PlaneFigures, fastpath
@@ -28,6 +29,7 @@ class FilesStatus:
 
     readers: Readers
     io_mode: IoMode
+    overlays: Overlays
     handles: Handles
     namespace: Namespace
     residency: Residency
@@ -41,6 +43,7 @@ class FilesStatus:
         return {
             "io_mode": {
                 **self.io_mode.describe(),
+                "overlays": self.overlays.describe(),
                 "backing_files": self.io_mode.backing_files - self.delegations.idle_backing_files(),
                 "faster_if_reopened": self.handles.from_before_complete() if self.io_mode.passes_files else 0,
             },

@@ -6,9 +6,10 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.base.errors import SourceError, errno_of
 from hfs.mountd.base.printable import shown_path
-from hfs.mountd.namespace import Asker, Namespace, Node, Permissions, Xattrs
+from hfs.mountd.files import Overlays
+from hfs.mountd.namespace import ROOT_ID, Asker, Namespace, Node, Permissions, Xattrs
 from hfs.mountd.source import WantedAccess
 
 _OWN = "user.hfs."
@@ -23,8 +24,13 @@ class XattrReplies:
         permissions: Permissions,
         xattrs: Xattrs,
         own: Callable[[Node, str], bytes | None],
+        overlays: Overlays,
+        root_has_no_acl: Callable[[], None],
     ) -> None:
-        """`own(node, name)`: the value of one of our own `user.hfs.` attributes, or None."""
+        """`own(node, name)`: the value of one of our own `user.hfs.` attributes, or None. `root_has_no_acl` is called
+        where the source has said so."""
+        self._overlays = overlays
+        self._root_has_no_acl = root_has_no_acl
         self._namespace = namespace
         self._permissions = permissions
         self._xattrs = xattrs
@@ -38,9 +44,16 @@ class XattrReplies:
             if value is None:
                 raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
             return value
+        if (told := await self._overlays.value(node, text)) is not None:
+            return told
         if not self._xattrs.is_acl(name):
             await self._permissions.check_xattr(node, name, asker)
-        return await self._xattrs.get(node, name)
+        try:
+            return await self._xattrs.get(node, name)
+        except SourceError as error:
+            if errno_of(error) == errno.ENODATA and node_id == ROOT_ID and name == b"system.posix_acl_access":
+                self._root_has_no_acl()
+            raise
 
     async def names(self, node_id: int, asker: Asker) -> Sequence[bytes]:
         """Of all attributes but our own. Raises SourceError."""

@@ -13,6 +13,7 @@ from hfs.mountd.kernel.processor import waited_for_core_s
 from hfs.mountd.kernel.residency import resident
 from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
 from hfs.mountd.kernel.tuning import KernelSettings, tune
+from hfs.mountd.kernel.xattr_answers import XattrAnswers
 
 __all__ = [
     "Backing",
@@ -29,6 +30,7 @@ __all__ = [
     "ReadProgress",
     "SmallFetches",
     "StagedObject",
+    "XattrAnswers",
     "expire_names",
     "fastpath",
     "forget_all_names",

@@ -335,9 +335,10 @@ static PyMethodDef methods[] = {
      "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of nodes whose id was made of this number may be answered "
      "from the object, as long as it has these."},
     {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
-    {"plane_staged_in", plane_staged_in, METH_O,
-     "plane_staged_in(fd): such objects lie in this directory; -1: not any more."},
-    {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python from now on."},
+    {"plane_root_without_acl", plane_root_without_acl, METH_O, "plane_root_without_acl(valid_ns): so long it has none; 0: ask."},
+    {"plane_overlay", plane_overlay, METH_O, "plane_overlay(on): overlays over the mount are told where staged files lie."},
+    {"plane_staged_in", plane_staged_in, METH_O, "plane_staged_in(fd): such objects lie in this directory; -1: not any more."},
+    {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python now."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
      "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
      "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
@@ -350,8 +351,7 @@ static PyMethodDef methods[] = {
      "plane_leaves_sweep(at_most) -> bytes: of a 1024th of the leaves those go that the kernel does not hold and that are "
      "past their time or too many; the directory of each (uint64)."},
     {"plane_leaves_figures", plane_leaves_figures, METH_NOARGS,
-     "plane_leaves_figures() -> (leaves, held, look_ups, attributes): that are there; that the kernel holds; what was "
-     "answered since the start."},
+     "plane_leaves_figures() -> (leaves, held, look_ups, attributes): that are there; that the kernel holds; answered since."},
     {"plane_start", plane_start, METH_VARARGS,
      "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
     {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},

@@ -13,6 +13,7 @@ from pathlib import Path
 from hfs.mountd.kernel import DataPlane, fastpath
 
 _LOOKUP, _FORGET, _GETATTR, _BATCH_FORGET, _OPEN, _READ, _RELEASE = 1, 2, 3, 42, 14, 15, 18
+_GETXATTR = 22
 _RESENT = 1 << 63
 _MARKED = 1 << 40
 _ATTRIBUTES = struct.Struct("=QQQQQQIIIIIIIIII")  # struct fuse_attr
@@ -24,6 +25,8 @@ class Kernel:
 
     end: socket.socket
     unique: int = 0
+    error: int = 0
+    """Of the last reply."""
 
     def ask(self, opcode: int, node: int, body: bytes, *, resent: bool = False) -> bytes | None:
         """The body of the reply; None: it is Python's."""
@@ -35,12 +38,17 @@ class Kernel:
         reply = self.end.recv(1 << 20)
         length, error, replied = struct.unpack_from("=IiQ", reply)
         assert length == len(reply)
-        assert error == 0
+        self.error = -error
         if replied == marker:
             return None
         assert replied == unique
         assert struct.unpack_from("=Q", self.end.recv(4096), 8) == (marker,)
         return reply[16:]
+
+    def xattr(self, node: int, name: bytes, room: int = 100) -> int | bytes | None:
+        """The value, or an errno; None: it is Python's."""
+        body = self.ask(_GETXATTR, node, struct.pack("=II", room, 0) + name + b"\0")
+        return body if body is None or not self.error else self.error
 
     def look_up(self, directory: int, name: bytes) -> tuple[int, int, int] | None:
         """Node id, inode and size."""

@@ -178,9 +178,10 @@ def _check_together(values: Mapping[str, Any], origins: Mapping[str, str], fault
     if buffer_bytes < 2 * chunk_bytes:
         allowed = f"at least two chunks: {2 * chunk_bytes} bytes"
         faults.append(impossible("buffer", buffer_bytes, origins["buffer_bytes"], allowed))
-    if values.get("io_mode") == "stateless" and not values.get("immutable"):
-        allowed = "stateless only with --immutable, since files are not looked at again when they are opened"
-        faults.append(impossible("io-mode", "stateless", origins["io_mode"], allowed))
+    mode = values.get("io_mode")
+    if mode in ("stateless", "overlay") and not values.get("immutable"):
+        allowed = f"{mode} only with --immutable, since files are not looked at again when they are opened"
+        faults.append(impossible("io-mode", mode, origins["io_mode"], allowed))
     size_bytes = values.get("cache_size_bytes")
     if size_bytes is not None and size_bytes < chunk_bytes:
         allowed = f"at least one chunk: {chunk_bytes} bytes"

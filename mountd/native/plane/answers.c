@@ -210,11 +210,25 @@ static int answer_getattr(int device, const struct fuse_in_header *header) {
     return 1;
 }
 
+/* Until when the root is known to have no ACL. Its node is older than what was agreed on about them, so the kernel keeps
+ * none of it, and asks twice at each look-up of a path by whoever does not own it. CLOCK_MONOTONIC; atomic. */
+static int64_t root_without_acl_ns;
+
+void root_without_acl(int64_t until_ns) { __atomic_store_n(&root_without_acl_ns, until_ns, __ATOMIC_RELEASE); }
+
 /* Asked by the kernel itself where somebody else than its owner opens a file. Only that there is none is said here. */
-static int answer_getxattr(int device, const struct fuse_in_header *header, const char *name, size_t room) {
+static int answer_getxattr(int device, const struct fuse_in_header *header, const struct fuse_getxattr_in *in, size_t room) {
     static const char acl[] = "system.posix_acl_access";
+    const char *name = (const char *)(in + 1);
     struct leaf_place place;
-    if (room < sizeof acl || memcmp(name, acl, sizeof acl) || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (strnlen(name, room) == room) return 0;
+    if (overlay_answer(device, header, name, in->size)) return 1;
+    if (room < sizeof acl || memcmp(name, acl, sizeof acl)) return 0;
+    if (header->nodeid == FUSE_ROOT_ID && monotonic_ns() < __atomic_load_n(&root_without_acl_ns, __ATOMIC_ACQUIRE)) {
+        reply_to(device, header->unique, ENODATA, NULL, 0);
+        return 1;
+    }
+    if (!leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!(place.seen.flags & SEEN_NO_ACL)) return lent_wants_acls(place.directory), 0;
     reply_to(device, header->unique, ENODATA, NULL, 0);
     return 1;
@@ -255,7 +269,7 @@ int answer(int device, void *request, size_t *size, char *buffer) {
         return in_size >= sizeof(struct fuse_batch_forget_in) && answer_batch_forget(header, in, size);
     case FUSE_GETXATTR:
         return in_size > sizeof(struct fuse_getxattr_in) &&
-               answer_getxattr(device, header, (const char *)in + sizeof(struct fuse_getxattr_in), in_size - sizeof(struct fuse_getxattr_in));
+               answer_getxattr(device, header, in, in_size - sizeof(struct fuse_getxattr_in));
     case FUSE_OPEN: return in_size >= sizeof(struct fuse_open_in) && answer_open(device, header, in, *size);
     case FUSE_READ: return in_size >= sizeof(struct fuse_read_in) && answer_read(device, header, *size, buffer);
     case FUSE_RELEASE: return in_size >= sizeof(struct fuse_release_in) && answer_release(device, header, in);

@@ -12,6 +12,7 @@
  *   object.c    what both are answered with
  *   splice.c    replies to large reads that are copied once
  *   events.c    which opens were answered, for those in Python who must hear of them
+ *   overlay.c   where an overlay over the mount finds what is staged
  *   answers.c   one request in, its reply out, or "ask Python"
  *   python.c    what Python may do with all that
  *
@@ -263,6 +264,7 @@ int staged_put(const struct staged_object *object, int wait); /* as table_put; a
 int staged_take(uint64_t number, int wait); /* as table_take */
 size_t staged_count(void);
 int staged_knows(uint64_t number); /* with its checksum */
+int staged_is_as_left(uint64_t number); /* it is known with its version, and as it was left */
 size_t staged_versions(void); /* how many have a version */
 struct staged_version staged_version_of(const struct seen *seen);
 uint64_t staged_find(const struct seen *seen, uint64_t *checksum); /* the object of this version; 0: there is none */
@@ -271,6 +273,12 @@ ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 /* The same of an object of `end` bytes. */
 ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer);
 int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its bytes; 0: they are not in memory, or not right */
+
+/* ---- overlay.c ---------------------------------------------------------------------------------------------------- */
+
+void overlay_begin(int on); /* from now on it is told where staged files lie */
+/* 1: answered. `name` ends with a zero; the value may have `value_room` bytes, 0: only its length is asked for. */
+int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room);
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 
@@ -317,6 +325,8 @@ void read_file(uint64_t file_size, size_t size); /* a read of such a file, of a 
 #define LONGEST_NS (INT64_C(86400) * 1000000000) /* what the kernel is told where nothing goes out of date */
 
 int64_t monotonic_ns(void);
+
+void root_without_acl(int64_t until_ns); /* CLOCK_MONOTONIC: the root of the mount has none */
 
 /* ---- threads.c ---------------------------------------------------------------------------------------------------- */
 

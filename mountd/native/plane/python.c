@@ -147,6 +147,22 @@ PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
+PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
+    (void)self;
+    long long valid_ns = PyLong_AsLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    root_without_acl(valid_ns > 0 ? monotonic_ns() + (valid_ns < LONGEST_NS ? valid_ns : LONGEST_NS) : 0);
+    Py_RETURN_NONE;
+}
+
+PyObject *plane_overlay(PyObject *self, PyObject *arg) {
+    (void)self;
+    int on = PyObject_IsTrue(arg);
+    if (on < 0) return NULL;
+    overlay_begin(on);
+    Py_RETURN_NONE;
+}
+
 PyObject *plane_put_object(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long number, inode, size;

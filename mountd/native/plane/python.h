@@ -23,6 +23,8 @@ PyObject *plane_progress(PyObject *self, PyObject *arg);
 PyObject *plane_put_object(PyObject *self, PyObject *args);
 PyObject *plane_take_object(PyObject *self, PyObject *arg);
 PyObject *plane_staged_in(PyObject *self, PyObject *arg);
+PyObject *plane_root_without_acl(PyObject *self, PyObject *arg);
+PyObject *plane_overlay(PyObject *self, PyObject *arg);
 PyObject *plane_leaves_end(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_put(PyObject *self, PyObject *args);
 PyObject *plane_leaves_take(PyObject *self, PyObject *args);

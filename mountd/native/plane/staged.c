@@ -112,6 +112,19 @@ int staged_knows(uint64_t number) {
     return knows;
 }
 
+int staged_is_as_left(uint64_t number) {
+    struct shard *held;
+    int directory = __atomic_load_n(&all_objects_fd, __ATOMIC_ACQUIRE);
+    struct staged *staged = directory >= 0 ? (struct staged *)table_hold(&table, number, &held) : NULL;
+    if (!staged) return 0;
+    const struct staged_object *known = &staged->object;
+    struct object object = {.fd = directory, .inode = known->inode, .size = known->size, .ctime_ns = known->ctime_ns};
+    snprintf(object.name, sizeof object.name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
+    int is_same = known->has_version && is_as_left(&object);
+    table_let_go(held);
+    return is_same;
+}
+
 size_t staged_versions(void) { return __atomic_load_n(&version_count, __ATOMIC_RELAXED); }
 
 uint64_t staged_find(const struct seen *seen, uint64_t *checksum) {
