@@ -239,7 +239,7 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
     xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60)
     boundary, readers = Boundary(Interrupts(nursery, metrics), metrics), Readers()
     sparse_files = SparseFiles(source, namespace, nursery)
-    tunnels: typing.Any = None
+    tunnels: typing.Any = None  # nobody asks for one, nor for overlays
     entries = EntryReplies(namespace, permissions, opening)
     return Handlers(
         boundary,
@@ -247,7 +247,7 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
         FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, sparse_files, boundary),
-        XattrReplies(namespace, permissions, xattrs, lambda node, name: None),
+        XattrReplies(namespace, permissions, xattrs, lambda node, name: None, tunnels, lambda: None),
         source,
     )
 
