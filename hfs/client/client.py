@@ -177,7 +177,8 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
     Raises DaemonSilent: the path is in no mount of hfs, or its daemon is dead or does not answer.
     """
     try:
-        place = os.path.abspath(mountpoint)  # the process that looks stands in another directory
+        # The process that looks stands in another directory.
+        place = mountinfo.below_overlay(os.path.abspath(mountpoint))
         return address_of(os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=limit_s)), place)
     except TimeoutError:
         raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None

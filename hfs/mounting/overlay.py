@@ -15,16 +15,20 @@ import ctypes
 import errno
 import os
 import signal
+import time
 from typing import NamedTuple
 
 _FSOPEN, _FSCONFIG, _FSMOUNT, _MOVE_MOUNT = 430, 431, 432, 429  # the same on every architecture
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # <linux/mount.h>
 _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
-_RDONLY, _NOSUID, _NODEV = 1, 2, 4
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _EMPTY_PATH, _BENEATH = 0x4, 0x200
 _AT_FDCWD = -100
 _MNT_DETACH, _NOFOLLOW = 2, 8
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
+
+_AGAIN_S = 5.0
+"""After a renewal that has failed."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,6 +46,15 @@ class Layers(NamedTuple):
     what was agreed on about them, and would ask the daemon at every look-up of whoever does not own it."""
     number: str
     """The file that says when a new generation is to be made (mountd/cache/generation.py)."""
+    noexec: bool = False
+
+    def number_now(self) -> bytes:
+        """Never raises."""
+        try:
+            with open(self.number, "rb") as file:
+                return file.read(20)
+        except OSError:
+            return b""
 
 
 def put(layers: Layers, place: str) -> None:
@@ -67,7 +80,9 @@ def _made(layers: Layers) -> int:
         for name, value in options:
             _call(_FSCONFIG, context, _SET_FLAG if value is None else _SET_STRING, name, value, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _FSMOUNT_CLOEXEC, _RDONLY | _NOSUID | _NODEV)
+        return _call(
+            _FSMOUNT, context, _FSMOUNT_CLOEXEC, _RDONLY | _NOSUID | _NODEV | (_NOEXEC if layers.noexec else 0)
+        )
     finally:
         os.close(context)
 
@@ -104,10 +119,11 @@ def _checked(result: int) -> int:
 class Renewals:
     """Of the generations that a command sees, by the process that waits for it. Never waits, never raises."""
 
-    def __init__(self, layers: Layers, place: str, pid: int) -> None:
-        """`pid`: of the command, which lives."""
+    def __init__(self, layers: Layers, place: str, shown: bytes, pid: int) -> None:
+        """`shown`: the number from before the first generation was put. `pid`: of the command, which lives."""
         self._layers, self._place = layers, place
-        self._shown = self._read()
+        self._shown = self._asked = shown
+        self._again_s = 0.0
         self._child = 0
         self._is_told = False
         self._namespaces: list[tuple[int, int]] = []
@@ -125,13 +141,17 @@ class Renewals:
                 return None  # the mount does not answer: what is shown goes on meanwhile
             self._child = 0
             code = os.waitstatus_to_exitcode(status)
-            if code and not self._is_told:
-                self._is_told = True
-                why = os.strerror(code) if code > 0 else f"signal {-code}"
-                return f"{self._place}: what is staged from now on is read through the daemon ({why})"
-        number = self._read()
-        if number != self._shown and self._namespaces:
-            self._shown = number
+            if not code:
+                self._shown = self._asked
+            else:
+                self._again_s = time.monotonic() + _AGAIN_S
+                if not self._is_told:
+                    self._is_told = True
+                    why = os.strerror(code) if code > 0 else f"signal {-code}"
+                    return f"{self._place}: what is staged from now on is read through the daemon ({why})"
+        number = self._layers.number_now()
+        if number != self._shown and self._namespaces and time.monotonic() >= self._again_s:
+            self._asked = number
             self._child = os.fork()
             if not self._child:
                 os._exit(self._renewed())
@@ -147,16 +167,10 @@ class Renewals:
             os.close(descriptor)
         self._namespaces = []
 
-    def _read(self) -> bytes:
-        try:
-            with open(self._layers.number, "rb") as file:
-                return file.read(20)
-        except OSError:
-            return b""
-
     def _renewed(self) -> int:
         """In a process of its own, which becomes one of the namespaces; its exit code."""
         try:
+            self._let_go_of_all()
             for descriptor, kind in self._namespaces:
                 _checked(_libc.setns(descriptor, kind))
             renew(self._layers, self._place)
@@ -165,3 +179,15 @@ class Renewals:
         except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as its parent
             return errno.EIO
         return 0
+
+    def _let_go_of_all(self) -> None:
+        """In that process: who waits for its parent's end must not wait for it, which the mount may hold up."""
+        kept = {descriptor for descriptor, _ in self._namespaces}
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for name in os.listdir("/proc/self/fd"):
+            descriptor = int(name)
+            if descriptor < 3:
+                os.dup2(nothing, descriptor)
+            elif descriptor not in kept and descriptor != nothing:
+                with contextlib.suppress(OSError):  # of the listing itself
+                    os.close(descriptor)

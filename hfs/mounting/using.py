@@ -6,6 +6,7 @@ import os
 import time
 
 from hfs.client.client import Client, find_socket
+from hfs.client.control_socket import DaemonSilent
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mounting import joining, keeper, mounting, processes, taking_away
@@ -41,6 +42,7 @@ class UsedMount:
         self.place = place
         """Where the command sees it."""
         self._layers = _layers(config, mountpoint) if place != mountpoint else None
+        self._shown = b"" if self._layers is None else self._layers.number_now()
         self.view = None if place == mountpoint else View(mountpoint, place, device, config.as_user, self._layers)
         self._renewals: Renewals | None = None
         self._said_why = config.io_mode != "overlay"
@@ -63,7 +65,7 @@ class UsedMount:
         """To be told to another keeper."""
         self._command_pid = pid
         if self._layers is not None and self.view is not None and self.view.why_no_overlay is None:
-            self._renewals = Renewals(self._layers, self.place, pid)
+            self._renewals = Renewals(self._layers, self.place, self._shown, pid)
 
     def command_ended(self) -> None:
         """What it has seen goes with the last process that sees it."""
@@ -132,8 +134,13 @@ def _layers(config: Config, mountpoint: str) -> Layers | None:
     """Of an overlay over the mount; None: none is wanted, or offered."""
     if config.io_mode != "overlay":
         return None
-    told = (Client(find_socket(mountpoint)).status().get("io_mode") or {}).get("overlays")
-    return Layers(mountpoint, told["objects"], f"hfs#{config.source}", told["top"], told["number"]) if told else None
+    try:
+        told = (Client(find_socket(mountpoint)).status().get("io_mode") or {}).get("overlays")
+    except DaemonSilent:
+        return None
+    if not told:
+        return None
+    return Layers(mountpoint, told["objects"], f"hfs#{config.source}", told["top"], told["number"], config.noexec)
 
 
 def use_mount(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount:

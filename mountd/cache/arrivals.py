@@ -201,6 +201,8 @@ class Arrivals:
 
     def _entered(self, rows: Sequence[Committed], is_durable: bool) -> None:
         """They are in the index, or never will be."""
+        if is_durable:
+            self._known.entered(rows)
         for row in rows:
             file = self._adopted.pop(row.object_id, None)
             if is_durable:

@@ -64,6 +64,8 @@ class EvictionsByName:
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
         """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, the kernel reads the file by
         itself, or it is pinned."""
+        if self._reclaimer.keeps_all:
+            return 0
         recall(file)
         if file.object_id in self._pins or index not in file.present or index not in file.committed or file.passed:
             return 0

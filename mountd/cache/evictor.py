@@ -174,7 +174,7 @@ class Evictor:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""
         freed_bytes = 0
         after = (-1, -1)
-        while True:
+        while not self._reclaimer.keeps_all:
             need_bytes, forced = self.need_bytes(wanted_bytes)
             if need_bytes <= 0:
                 break

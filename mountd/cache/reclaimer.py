@@ -64,6 +64,11 @@ class Reclaimer:
         self._done = trio.Event()
 
     @property
+    def keeps_all(self) -> bool:
+        """Nothing goes, and no hole is made."""
+        return self._pins is None
+
+    @property
     def idle(self) -> bool:
         """Nothing is left to do, except what the index refused."""
         return self._queue.empty and not self._at_work
@@ -109,13 +114,14 @@ class Reclaimer:
         context = self._context
         numbers: list[int] = []
         fds: list[int] = []
-        if self._pins is None:
+        pins = self._pins
+        if pins is None:
             return [], 0
         stray_bytes: dict[int, int] = {}
         """What could not be punched is accounted in memory alone: the index has forgotten it."""
         for number, version in targets:
             file = self._files.peek(version)
-            if number in self._doomed or (not by_name and number in self._pins):
+            if number in self._doomed or (not by_name and number in pins):
                 continue
             if file is not None and file.object_id == number:
                 recall(file)
@@ -144,7 +150,7 @@ class Reclaimer:
             return [], 0
         self._doomed.deleted(numbers)
         self._updates.drop(numbers)
-        self._pins.gone(room_bytes)
+        pins.gone(room_bytes)
         removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers, fds)
         if failure is not None:
             context.health.failed(failure, "removing evicted files")
@@ -211,7 +217,7 @@ class Reclaimer:
             # All that the chunk could take, also where it has shrunk: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
-            if not file.passed and self._pins is not None:
+            if not (file.passed or self.keeps_all):
                 change = await context.turns.begin(file)
                 try:
                     if await context.threads.sweep(_punch, context.disk, number, extents, change):

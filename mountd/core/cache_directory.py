@@ -33,7 +33,7 @@ from hfs.mountd.core.cache_path import walk
 from hfs.mountd.core.path_steps import open_name, open_step, stat_name
 
 LOGS = "logs"
-_OURS = {"lock", "objects", "ledger", LOGS}
+_OURS = {"lock", "objects", "ledger", "overlay", "overlay-next", "overlay-top", LOGS}
 _OURS_BEGIN = ("index.", "objects.")
 """The names that hfs uses, and how others of them begin; of directories among them also what lies directly in them is
 looked at."""

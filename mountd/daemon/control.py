@@ -123,7 +123,8 @@ def _refreshing(
     async def tell_kernel(tell: Callable[[int], bool]) -> bool:
         files.xattr_answers.root_without_acl(0)
         told = await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
-        files.overlays.renew()  # those that are there keep to what they have looked up
+        files.xattr_answers.root_without_acl(0)  # what was asked before may have been answered meanwhile
+        await files.overlays.renew(names.namespace.root.attributes)  # they keep to what they have looked up
         return told
 
     return RefreshWork(

@@ -58,6 +58,11 @@ class Service:
     ending: Ending
     cache_watch: CacheWatch
 
+    async def _have_names_looked_up(self) -> None:
+        namespace = self.names.namespace
+        await have_names_looked_up(namespace, self.connection_fd, self.basics.workers.run_sync)
+        await self.files.overlays.renew(namespace.root.attributes)  # they have looked up what is known no more
+
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer until the mount is gone. `ready` is called once, when it answers."""
         basics, fuse = self.basics, self.fuse
@@ -66,9 +71,8 @@ class Service:
             start_guarded(serving, "watch of the cache", self.cache_watch.run, fuse.make_room)
             if basics.journal.generation:
                 serving.start_soon(_announce_again, basics.handover, basics.config, self.status, ready)
-                if self.files.io_mode.stateless:
-                    look_up = self.names.namespace, self.connection_fd, basics.workers.run_sync
-                    start_guarded(serving, "names after a crash", have_names_looked_up, *look_up)
+                if self.files.io_mode.stateless or basics.config.io_mode == "overlay":
+                    start_guarded(serving, "names after a crash", self._have_names_looked_up)
             else:
                 serving.start_soon(_announce, self, ready)
             await fuse.run()
@@ -102,8 +106,7 @@ async def open_service(
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             if basics.config.io_mode == "overlay":
-                root, is_inherited = names.namespace.root.attributes, basics.journal.generation > 0
-                files.overlays.begin(root, is_inherited=is_inherited)
+                await files.overlays.begin(names.namespace.root.attributes)
                 start_for_life(nursery, "overlays", files.overlays.run)
             start_for_life(nursery, "traffic", control.traffic.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)

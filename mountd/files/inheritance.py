@@ -87,8 +87,8 @@ async def open_again(
 async def have_names_looked_up(
     namespace: Namespace, connection_fd: int, run_in_thread: Callable[..., Awaitable[Any]]
 ) -> None:
-    """Once requests are answered, in stateless mode: a node that is not known any more would be opened all the same as
-    long as the kernel remembers its name, and its reads answer ESTALE."""
+    """Once requests are answered, in stateless mode and below overlays: a node that is not known any more would be
+    opened all the same as long as the kernel remembers its name, and its reads, or opens, answer ESTALE."""
     if await run_in_thread(forget_all_names, connection_fd):
         return
     listing = await namespace.listings.whole(namespace.root)

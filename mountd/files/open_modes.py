@@ -157,7 +157,8 @@ class OpenModes:
             cached=node.opens - node.passed,
             passed=node.passed,
             passable=passable,
-            sent_away=self._sent_away.has(node, thread_id),
+            # Whoever may have been sent away from elsewhere gets what is always right, never what is no longer so.
+            sent_away=self._sent_away.has(node, thread_id) or (not node.passed and self._sent_away.may_have(thread_id)),
         )
         if chosen is Answer.PASSED:
             return backing_id

@@ -49,12 +49,14 @@ class Overlays:
             return None
         return {"objects": generation.objects, "top": generation.top, "number": generation.path}
 
+    def is_asked(self, name: str) -> bool:
+        """Whether an overlay asks for an attribute of this name. What the source calls so is no business of it."""
+        return self._on and name.startswith(_PREFIXES)
+
     async def value(self, node: Node, name: str) -> bytes | None:
-        """Of an attribute that an overlay asks for; None: `node` has none of that name, or `name` is another's."""
-        if not self._on or not name.startswith(_PREFIXES) or node.version is None:
-            return None
+        """Of an attribute that an overlay asks for; None: `node` has none of that name. Asks the source nothing."""
         wanted = name.rpartition(".")[2]
-        if wanted not in {"metacopy", "redirect"}:
+        if node.version is None or wanted not in {"metacopy", "redirect"}:
             return None
         version, path = node.version, node.path
         file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
@@ -65,15 +67,14 @@ class Overlays:
             return None
         return b"" if wanted == "metacopy" else os.fsencode(f"/{place[1]}")
 
-    def begin(self, root: Attributes, *, is_inherited: bool) -> None:
-        """Tell from now on. `root`: of the mount. `is_inherited`: overlays may have looked up nodes that only a daemon
-        before this one knew, and cannot look them up again."""
-        self._on = True
+    async def begin(self, root: Attributes) -> None:
+        """Tell from now on, if there is a cache. `root`: of the mount."""
+        generation = self._cache.generation
+        self._on = await generation.begin(root)
+        if not self._on:
+            return
         self._answers.tell_overlays()
-        self._cache.generation.begin(root)
-        if is_inherited:
-            self._cache.generation.move()
-        self._shown_bytes = self._cache.generation.staged_bytes
+        self._shown_bytes = generation.staged_bytes
 
     async def run(self) -> None:
         """Never returns."""
@@ -89,9 +90,9 @@ class Overlays:
             is_much = staged_bytes >= self._shown_bytes * _MORE + _LEAST_BYTES and now_s >= moved_s + _OFTEN_S
             if is_much or now_s >= changed_s + _QUIET_S:
                 self._shown_bytes, moved_s = staged_bytes, now_s
-                self._cache.generation.move()
+                await self._cache.generation.move()
 
-    def renew(self) -> None:
-        """What was told may not be so any more: who looks it up anew is told right."""
+    async def renew(self, root: Attributes) -> None:
+        """What was told may not be so any more: who looks it up anew is told right. `root`: of the mount, now."""
         if self._on:
-            self._cache.generation.move()
+            await self._cache.generation.move(root)

@@ -40,12 +40,14 @@ class SentAway:
         if len(self._stale) > _MAX_STALE:
             del self._stale[next(iter(self._stale))]
 
-    def has(self, node: Node, thread_id: int) -> bool:
-        """Whether an open of `node` by this thread must be answered; also true once there are too many to tell."""
+    def may_have(self, thread_id: int) -> bool:
+        """Whether this thread may have been sent away, from whatever node, and by whomever."""
         if self._everybody_until_s is not None and trio.current_time() >= self._everybody_until_s:
             self._everybody_until_s = None
-        if thread_id in self._stale or self._everybody_until_s is not None:
-            return True
+        return thread_id in self._stale or self._everybody_until_s is not None
+
+    def has(self, node: Node, thread_id: int) -> bool:
+        """Whether an open of `node` by this thread must be answered; also true once there are too many to tell."""
         threads = self._threads.get(node)
         return threads is not None and (thread_id in threads or len(threads) >= _MAX_THREADS)
 

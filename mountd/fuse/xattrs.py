@@ -44,14 +44,18 @@ class XattrReplies:
             if value is None:
                 raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
             return value
-        if (told := await self._overlays.value(node, text)) is not None:
+        if self._overlays.is_asked(text):
+            if (told := await self._overlays.value(node, text)) is None:
+                raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
             return told
         if not self._xattrs.is_acl(name):
             await self._permissions.check_xattr(node, name, asker)
         try:
             return await self._xattrs.get(node, name)
         except SourceError as error:
-            if errno_of(error) == errno.ENODATA and node_id == ROOT_ID and name == b"system.posix_acl_access":
+            is_of_root = node_id == ROOT_ID and name == b"system.posix_acl_access"
+            # A source that is silent has said it some time ago.
+            if is_of_root and errno_of(error) == errno.ENODATA and not self._namespace.silence.is_on():
                 self._root_has_no_acl()
             raise
 

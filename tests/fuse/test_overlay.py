@@ -82,6 +82,17 @@ def test_other_mounts_tell_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
     assert hfs.status()["io_mode"]["overlays"] is None
 
 
+def test_what_the_source_calls_so_is_not_shown_to_overlays(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = filled(tmp_path / "source")
+    os.setxattr(source / "a", "user.overlay.redirect", b"/00/1")
+    (source / "folder").mkdir()
+    os.setxattr(source / "folder", "user.overlay.opaque", b"y")
+    hfs = hfs_mount(source, "--io-mode", "overlay", "--immutable")
+    for name, attribute in (("a", "user.overlay.redirect"), ("folder", "user.overlay.opaque")):
+        with pytest.raises(OSError, match="No data"):
+            os.getxattr(hfs.path / name, attribute)
+
+
 def test_nothing_goes_as_long_as_it_may_be_told(tmp_path: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable")
     must("hfs", "cache", "warm", hfs.path)
@@ -178,7 +189,17 @@ def until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.05)
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["root", "plain"])
+def test_commands_within_find_the_daemon(folder: Path) -> None:
+    given = ["--source", folder / "source", "--cache", folder / "cache", "--immutable", "--io-mode", "overlay"]
+    within = f"hfs status {folder}/source --json && hfs cache warm {folder}/source >&2"
+    done = run("hfs", "run", *given, "--quiet", "--", "sh", "-c", within)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["io_mode"]["mode"] == "overlay"
+
+
+@pytest.mark.parametrize(
+    "plain", [pytest.param(False, marks=pytest.mark.long, id="root"), pytest.param(True, id="plain")]
+)
 def test_what_is_staged_is_read_while_nobody_serves(folder: Path, plain: bool) -> None:
     job = Job(folder, plain=plain)
     first = job.reads("a", "large")
@@ -192,6 +213,7 @@ def test_what_is_staged_is_read_while_nobody_serves(folder: Path, plain: bool) -
     assert "no overlay" not in job.end()
 
 
+@pytest.mark.long
 def test_after_a_killed_daemon_a_new_overlay_has_all(folder: Path) -> None:
     job = Job(folder)
     for _ in range(3):
@@ -216,7 +238,7 @@ def test_where_no_overlay_can_be_made_all_is_read_through_the_daemon(folder: Pat
 
 def test_an_overlay_of_layers_that_are_none_is_refused(tmp_path: Path) -> None:
     names, objects, top, number = (str(tmp_path / name) for name in ("names", "objects", "top", "number"))
-    layers = overlay.Layers(names, objects, "hfs#x", top, number)
+    layers = overlay.Layers(names, objects, "hfs#x", top, number, noexec=True)
     with pytest.raises(OSError, match="No such file"):
         overlay.put(layers, str(tmp_path))
 

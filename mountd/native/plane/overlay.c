@@ -37,9 +37,9 @@ int overlay_answer(int device, const struct fuse_in_header *header, const char *
     struct leaf_place place;
     const char *wanted = __atomic_load_n(&is_on, __ATOMIC_ACQUIRE) ? ours(name) : NULL;
     if (!wanted || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
-    if (place.seen.size > LARGEST_SMALL) return 0; /* of several chunks, perhaps */
-    int is_empty = !strcmp(wanted, "metacopy");
-    uint64_t checksum, number = is_empty || !strcmp(wanted, "redirect") ? staged_find(&place.seen, &checksum) : 0;
+    int is_empty = !strcmp(wanted, "metacopy"), is_known = is_empty || !strcmp(wanted, "redirect");
+    if (is_known && place.seen.size > LARGEST_SMALL) return 0; /* of several chunks, perhaps */
+    uint64_t checksum, number = is_known ? staged_find(&place.seen, &checksum) : 0;
     if (!number || !staged_is_as_left(number)) {
         reply_to(device, header->unique, ENODATA, NULL, 0);
         return 1;

@@ -253,6 +253,7 @@ struct staged_version { /* of a file of the source, on the file system of its ro
 struct staged_object { /* what an object is as long as it has these */
     uint64_t number, inode, size, checksum;
     int64_t ctime_ns;
+    int is_committed; /* it is in the index, and stays over a crash */
     int is_right; /* its bytes were found to be as the checksum says; else they are compared at first use */
     int has_version;
     struct staged_version version; /* of which it holds all bytes */
@@ -264,7 +265,7 @@ int staged_put(const struct staged_object *object, int wait); /* as table_put; a
 int staged_take(uint64_t number, int wait); /* as table_take */
 size_t staged_count(void);
 int staged_knows(uint64_t number); /* with its checksum */
-int staged_is_as_left(uint64_t number); /* it is known with its version, and as it was left */
+int staged_is_as_left(uint64_t number); /* it is committed, known with its version, and as it was left */
 size_t staged_versions(void); /* how many have a version */
 struct staged_version staged_version_of(const struct seen *seen);
 uint64_t staged_find(const struct seen *seen, uint64_t *checksum); /* the object of this version; 0: there is none */

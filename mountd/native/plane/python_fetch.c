@@ -260,7 +260,7 @@ static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
     for (Py_ssize_t i = 0; i < count && !error; i++) {
         struct staged_object object = {
             .number = each[i].number, .inode = each[i].inode, .size = each[i].size, .checksum = each[i].checksum,
-            .ctime_ns = each[i].ctime_ns, .has_version = 1,
+            .ctime_ns = each[i].ctime_ns, .has_version = 1, .is_committed = 1,
             .version = {each[i].file_inode, each[i].size, each[i].file_mtime_ns, each[i].file_ctime_ns},
         };
         error = staged_put(&object, 1);

@@ -68,20 +68,22 @@ static void note_version(const struct staged_object *object) {
         __atomic_add_fetch(&version_count, 1, __ATOMIC_RELAXED);
 }
 
-/* 1: it was there, and is right now. */
+/* 1: it was there, and has what is new of it now. */
 static int prove(const struct staged_object *object) {
     struct shard *held;
     struct staged *staged = (struct staged *)table_hold(&table, object->number, &held);
     if (!staged) return 0;
     const struct staged_object *known = &staged->object;
-    int is_same = known->inode == object->inode && known->size == object->size && known->ctime_ns == object->ctime_ns;
-    if (is_same) __atomic_store_n(&staged->object.is_right, 1, __ATOMIC_RELAXED);
+    int is_same = known->inode == object->inode && known->size == object->size && known->ctime_ns == object->ctime_ns &&
+                  (known->has_version || !object->has_version);
+    if (is_same && object->is_right) __atomic_store_n(&staged->object.is_right, 1, __ATOMIC_RELAXED);
+    if (is_same && object->is_committed) __atomic_store_n(&staged->object.is_committed, 1, __ATOMIC_RELAXED);
     table_let_go(held);
     return is_same;
 }
 
 int staged_put(const struct staged_object *object, int wait) {
-    if (object->is_right && !object->has_version && prove(object)) return 0;
+    if (((object->is_right && !object->has_version) || object->is_committed) && prove(object)) return 0;
     struct staged *staged = malloc(sizeof *staged);
     if (!staged) return ENOMEM;
     *staged = (struct staged){.entry.node = object->number, .object = *object};
@@ -120,9 +122,9 @@ int staged_is_as_left(uint64_t number) {
     const struct staged_object *known = &staged->object;
     struct object object = {.fd = directory, .inode = known->inode, .size = known->size, .ctime_ns = known->ctime_ns};
     snprintf(object.name, sizeof object.name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
-    int is_same = known->has_version && is_as_left(&object);
-    table_let_go(held);
-    return is_same;
+    int may = known->has_version && __atomic_load_n(&known->is_committed, __ATOMIC_RELAXED);
+    table_let_go(held); /* before the disk is asked */
+    return may && is_as_left(&object);
 }
 
 size_t staged_versions(void) { return __atomic_load_n(&version_count, __ATOMIC_RELAXED); }
