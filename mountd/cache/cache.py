@@ -123,7 +123,10 @@ class Cache:
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )
-        pins, self.generation = None if settings.keeps_objects else self.pinned, Generation(context)
+        pins, self.generation = (
+            None if settings.keeps_objects else self.pinned,
+            Generation(context.disk, context.threads, context.health),
+        )
         self.reclaimer = Reclaimer(
             context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates, pins
         )

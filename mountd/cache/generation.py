@@ -1,97 +1,154 @@
-"""What overlays over the mount are made of in the cache directory (hfs/mounting/overlay.py): a number and a directory.
+"""Where makers of overlays and the daemon meet: the directory `overlays` in the cache directory.
 
-The number is moved when overlays are to be made anew. Whoever has made one reads it, by path and without asking the
-daemon, which may hang or have died; it outlives daemons. The directory is empty, and stands for the root of the mount.
-The cache directory is reached by its descriptor alone, and no link is followed: who may rename it gains nothing.
+    number    decimal text, another one whenever new overlays are to be made; put in place by rename
+    top       an empty directory that stands for the root of the mount
+    maker-*   see `makers`
+
+Makers read it by path and without asking the daemon, which may hang or have died: it outlives daemons. The cache
+directory is reached by its descriptor alone, and no link is followed: who may rename it gains nothing. All that is not
+`async` or a path waits for the disk: in threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.cache.objects import CacheContext
+from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
+from hfs.mountd.cache.objects import Disk, Health, Threads
+from hfs.mountd.core.cache_directory import OVERLAYS
 
-_NUMBER, _NEXT, _TOP = "overlay", "overlay-next", "overlay-top"
+_NUMBER, _NEXT, _TOP = "number", "number-next", "top"
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+_LARGEST = 1 << 62
+
+
+class OverlaysFound(NamedTuple):
+    """What an earlier daemon has left."""
+
+    number: int
+    """No maker knows a larger one."""
+    makers: Makers
 
 
 class Generation:
-    """Event loop only; the disk is waited for in threads."""
+    """Of one cache. Event loop only, but for what is said above."""
 
-    def __init__(self, context: CacheContext) -> None:
-        self._context = context
-        self._number = 0
+    def __init__(self, disk: Disk, threads: Threads, health: Health) -> None:
+        self._disk = disk
+        self._threads = threads
+        self._health = health
+        self._one_at_a_time = trio.Lock()
 
     @property
     def objects(self) -> str:
         """Where the objects lie."""
-        return self._context.disk.objects_dir
+        return self._disk.objects_dir
 
     @property
-    def path(self) -> str:
-        """Of the file that has the number."""
-        return os.path.join(os.path.dirname(self.objects), _NUMBER)
+    def makers(self) -> str:
+        """The directory in which makers say what they have made."""
+        return os.path.join(os.path.dirname(self.objects), OVERLAYS)
+
+    @property
+    def number(self) -> str:
+        """The file that has the number."""
+        return os.path.join(self.makers, _NUMBER)
 
     @property
     def top(self) -> str:
         """The directory that looks like the root of the mount, as far as its maker may say."""
-        return os.path.join(os.path.dirname(self.objects), _TOP)
+        return os.path.join(self.makers, _TOP)
 
-    @property
-    def staged_bytes(self) -> int:
-        """Committed: what a new overlay would find."""
-        return self._context.index.counts.bytes
-
-    async def begin(self, root: Attributes) -> bool:
-        """Go on with the number that is there. `root`: of the mount. False: there is no disk, or it refuses."""
-        if self._context.disk.directory < 0:
-            return False
+    async def found(self) -> OverlaysFound | None:
+        """None: nobody has ever made any, as far as can be told."""
+        if self._disk.directory < 0:
+            return None
         try:
-            self._number = await self._context.threads.sweep(self._begun, root)
+            return await self._threads.sweep(self._find)
+        except FileNotFoundError:
+            return None
         except OSError as error:
-            self._context.health.failed(error, "making what overlays are made of")
-            return False
-        return True
+            self._health.failed(error, "looking for overlays")
+            return OverlaysFound(0, UNKNOWN)
 
-    async def move(self, root: Attributes | None = None) -> None:
-        """The next one. `root`: as it is now. Where the disk refuses, overlays stay as they are, and more is read
-        through us."""
-        self._number += 1
+    async def look(self) -> Makers:
+        """Who makes them now."""
         try:
-            await self._context.threads.sweep(self._moved, self._number, root)
+            return await self._threads.sweep(self._look)
+        except FileNotFoundError:
+            return UNKNOWN  # somebody has removed the directory; it is made again when the number is moved
         except OSError as error:
-            self._context.health.failed(error, "asking for a new overlay")
+            self._health.failed(error, "looking for overlays")
+            return UNKNOWN
 
-    def _begun(self, root: Attributes) -> int:
-        directory = self._directory()
-        try:
-            _make_top(directory, root)
+    async def begin(self, root: Attributes, *, is_new: bool) -> OverlaysFound:
+        """Have the directory made. `root`: of the mount; `is_new`: nobody has served it before. Raises OSError."""
+        return await self._threads.sweep(self._begun, root, is_new)
+
+    async def move(self, number: int, root: Attributes | None = None) -> None:
+        """`root`: as it is now. Where the disk refuses, overlays stay as they are, and more is read through us."""
+        async with self._one_at_a_time:
             try:
-                fd = os.open(_NUMBER, os.O_RDONLY | _SAFELY, dir_fd=directory)
-            except FileNotFoundError:
-                _write(directory, 1)
-                return 1
-            with open(fd, "rb") as file:
-                return int(file.read(20) or b"0")
-        except ValueError:
-            _write(directory, 1)
-            return 1
-        finally:
-            os.close(directory)
+                await self._threads.sweep(self._moved, number, root)
+            except OSError as error:
+                self._health.failed(error, "asking for a new overlay")
+
+    def _find(self) -> OverlaysFound:
+        with self._opened() as directory:
+            return _found(directory)
+
+    def _look(self) -> Makers:
+        with self._opened() as directory:
+            return read_makers(directory)
+
+    def _begun(self, root: Attributes, is_new: bool) -> OverlaysFound:
+        with self._opened(make=True) as directory:
+            _make_top(directory, root)
+            if is_new:
+                remove_left(directory)
+            found = _found(directory)
+            _write(directory, found.number)
+            return found
 
     def _moved(self, number: int, root: Attributes | None) -> None:
-        directory = self._directory()
-        try:
+        with self._opened(make=True) as directory:
             if root is not None:
                 _make_top(directory, root)
             _write(directory, number)
+
+    @contextlib.contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[int]:
+        above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._disk.directory)
+        try:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(OVERLAYS, 0o700, dir_fd=above)
+            directory = os.open(OVERLAYS, os.O_RDONLY | os.O_DIRECTORY | _SAFELY, dir_fd=above)
+        finally:
+            os.close(above)
+        try:
+            yield directory
         finally:
             os.close(directory)
 
-    def _directory(self) -> int:
-        return os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._context.disk.directory)
+
+def _found(directory: int) -> OverlaysFound:
+    makers, number = read_makers(directory), 1
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        number = max(1, int(_read(directory)))
+    return OverlaysFound(min(max(number, makers.newest), _LARGEST), makers)
+
+
+def _read(directory: int) -> bytes:
+    with open(os.open(_NUMBER, os.O_RDONLY | _SAFELY, dir_fd=directory), "rb") as file:
+        return file.read(20)
 
 
 def _make_top(directory: int, root: Attributes) -> None:
@@ -110,7 +167,7 @@ def _make_top(directory: int, root: Attributes) -> None:
 def _write(directory: int, number: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_NEXT, dir_fd=directory)
-    fd = os.open(_NEXT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o644, dir_fd=directory)
+    fd = os.open(_NEXT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o600, dir_fd=directory)
     with open(fd, "w") as file:
         file.write(str(number))
     os.rename(_NEXT, _NUMBER, src_dir_fd=directory, dst_dir_fd=directory)

@@ -33,7 +33,9 @@ from hfs.mountd.core.cache_path import walk
 from hfs.mountd.core.path_steps import open_name, open_step, stat_name
 
 LOGS = "logs"
-_OURS = {"lock", "objects", "ledger", "overlay", "overlay-next", "overlay-top", LOGS}
+OVERLAYS = "overlays"
+"""Only we may come there, and what lies in it is looked at by nobody: some of it has the mode and owner of others."""
+_OURS = {"lock", "objects", "ledger", LOGS}
 _OURS_BEGIN = ("index.", "objects.")
 """The names that hfs uses, and how others of them begin; of directories among them also what lies directly in them is
 looked at."""
@@ -101,7 +103,9 @@ class CacheDirectory:
             return  # nothing is read of it but records of room, and what is below is looked at by itself
         self._check_itself(found)
         for name in os.listdir(self.fd):
-            if name in _OURS or name.startswith(_OURS_BEGIN):
+            if name == OVERLAYS:
+                self._check_entry(name, os.lstat(name, dir_fd=self.fd))
+            elif name in _OURS or name.startswith(_OURS_BEGIN):
                 self._check(name, os.lstat(name, dir_fd=self.fd))
 
     def open(self, name: str, flags: int) -> int:

@@ -106,7 +106,7 @@ async def open_service(
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             if basics.config.io_mode == "overlay":
-                await files.overlays.begin(names.namespace.root.attributes)
+                await files.overlays.begin(names.namespace.root.attributes, is_new=basics.journal.generation == 0)
                 start_for_life(nursery, "overlays", files.overlays.run)
             start_for_life(nursery, "traffic", control.traffic.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)

@@ -39,6 +39,7 @@ class Overlays:
         self._cache = cache
         self._answers = answers
         self._on = False
+        self._number = 0
         self._shown_bytes = 0
         """What was staged when there was a new one last."""
 
@@ -47,7 +48,12 @@ class Overlays:
         generation = self._cache.generation
         if not self._on:
             return None
-        return {"objects": generation.objects, "top": generation.top, "number": generation.path}
+        return {
+            "objects": generation.objects,
+            "top": generation.top,
+            "number": generation.number,
+            "makers": generation.makers,
+        }
 
     def is_asked(self, name: str) -> bool:
         """Whether an overlay asks for an attribute of this name. What the source calls so is no business of it."""
@@ -67,14 +73,28 @@ class Overlays:
             return None
         return b"" if wanted == "metacopy" else os.fsencode(f"/{place[1]}")
 
-    async def begin(self, root: Attributes) -> None:
-        """Tell from now on, if there is a cache. `root`: of the mount."""
-        generation = self._cache.generation
-        self._on = await generation.begin(root)
-        if not self._on:
+    async def begin(self, root: Attributes, *, is_new: bool) -> None:
+        """Tell from now on, if there is a cache. `root`: of the mount; `is_new`: nobody has served it before."""
+        context = self._cache.context
+        if context.disk.directory < 0:
             return
+        try:
+            self._number = (await self._cache.generation.begin(root, is_new=is_new)).number
+        except OSError as error:
+            context.health.failed(error, "making what overlays are made of")
+            return
+        self._on = True
         self._answers.tell_overlays()
-        self._shown_bytes = generation.staged_bytes
+        self._shown_bytes = self._staged_bytes
+
+    @property
+    def _staged_bytes(self) -> int:
+        """Committed: what a new overlay would find."""
+        return self._cache.context.index.counts.bytes
+
+    async def _move(self, root: Attributes | None = None) -> None:
+        self._number += 1
+        await self._cache.generation.move(self._number, root)
 
     async def run(self) -> None:
         """Never returns."""
@@ -82,7 +102,7 @@ class Overlays:
         before = self._shown_bytes
         while True:
             await trio.sleep(_LOOK_S)
-            now_s, staged_bytes = trio.current_time(), self._cache.generation.staged_bytes
+            now_s, staged_bytes = trio.current_time(), self._staged_bytes
             if staged_bytes != before:
                 before, changed_s = staged_bytes, now_s
             if not self._on or staged_bytes <= self._shown_bytes:
@@ -90,9 +110,9 @@ class Overlays:
             is_much = staged_bytes >= self._shown_bytes * _MORE + _LEAST_BYTES and now_s >= moved_s + _OFTEN_S
             if is_much or now_s >= changed_s + _QUIET_S:
                 self._shown_bytes, moved_s = staged_bytes, now_s
-                await self._cache.generation.move()
+                await self._move()
 
     async def renew(self, root: Attributes) -> None:
         """What was told may not be so any more: who looks it up anew is told right. `root`: of the mount, now."""
         if self._on:
-            await self._cache.generation.move(root)
+            await self._move(root)

@@ -1,0 +1,107 @@
+"""The directory in which makers of overlays and the daemon meet: what stands there, and what is read of it."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
+from tests.support.faults import healthy_staging, run
+from tests.support.makers import ROOT, FakeMaker
+
+
+def test_what_makers_say_is_put_together(tmp_path: Path) -> None:
+    (tmp_path / "overlays").mkdir()
+    fd = os.open(tmp_path / "overlays", os.O_RDONLY)
+    assert read_makers(fd) == Makers(0, None, None, 0)
+    one, two = FakeMaker(tmp_path), FakeMaker(tmp_path, "maker-4194304-ffffffff")
+    one.tell(3, 7)
+    assert read_makers(fd) == Makers(2, 0, 0, 7), "one has said nothing yet"
+    two.tell(5, 6)
+    assert read_makers(fd) == Makers(2, 3, 6, 7)
+    one.kill()
+    assert read_makers(fd) == Makers(2, 3, 6, 7), "what it has made may be in use"
+    two.end()
+    assert read_makers(fd) == Makers(1, 3, None, 7), "nobody shows anything"
+    os.close(fd)
+
+
+def test_other_names_are_no_makers(tmp_path: Path) -> None:
+    folder = tmp_path / "overlays"
+    folder.mkdir()
+    for name in (
+        "maker-1-0123abcd.new",
+        "maker-1-0123ABCD",
+        "maker-x-0123abcd",
+        "maker-12345678901-0123abcd",
+        "number",
+    ):
+        (folder / name).write_bytes(bytes(16))
+    (folder / "maker-1-00000001").mkdir()
+    (folder / "maker-1-00000002").symlink_to(folder / "number")
+    os.mkfifo(folder / "maker-1-00000003")
+    fd = os.open(folder, os.O_RDONLY)
+    assert read_makers(fd) == Makers()
+    os.close(fd)
+
+
+def test_a_million_names_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "overlays"
+    folder.mkdir()
+    monkeypatch.setattr("hfs.mountd.cache.makers._MOST_NAMES", 8)
+    for number in range(9):
+        (folder / f"strange-{number}").touch()
+    fd = os.open(folder, os.O_RDONLY)
+    assert read_makers(fd) == UNKNOWN, "who is not seen may have anything open"
+    os.close(fd)
+
+
+def test_what_killed_makers_have_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "overlays"
+    folder.mkdir()
+    killed, lives = FakeMaker(tmp_path, "maker-1-00000001"), FakeMaker(tmp_path, "maker-1-00000002")
+    killed.kill()
+    (folder / "number").write_text("1")
+    fd = os.open(folder, os.O_RDONLY)
+    remove_left(fd)
+    assert sorted(os.listdir(fd)) == ["maker-1-00000002", "number"]
+    lives.end()
+    os.close(fd)
+
+
+def test_the_directory_is_for_us_alone_and_its_top_looks_like_the_root(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            assert await staging.generation.found() is None
+            owner = 65534 if os.geteuid() == 0 else os.geteuid()
+            root = ROOT._replace(mode=0o41777, uid=owner)
+            found = await staging.generation.begin(root, is_new=True)
+            assert found == (1, Makers())
+            folder = Path(staging.generation.makers)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            top = Path(staging.generation.top).stat()
+            assert (stat.S_IMODE(top.st_mode), top.st_uid, top.st_mtime_ns) == (0o1777, owner, root.mtime_ns)
+            await staging.generation.move(7)
+            assert Path(staging.generation.number).read_text() == "7"
+            assert sorted(os.listdir(folder)) == ["number", "top"]
+        # What lies there belongs to others, and has their mode: the next daemon takes the cache all the same.
+        async with healthy_staging(tmp_path) as staging:
+            assert await staging.generation.begin(ROOT, is_new=False) == (7, Makers())
+
+    run(main)
+
+
+@pytest.mark.parametrize("left", ["", "x", "-3", "1" * 30])
+def test_whatever_the_number_is_the_next_is_larger_than_any_maker_knows(tmp_path: Path, left: str) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await staging.generation.begin(ROOT, is_new=True)
+            maker = FakeMaker(tmp_path)
+            maker.tell(3, 9)
+            Path(staging.generation.number).write_text(left)
+            found = await staging.generation.begin(ROOT, is_new=False)
+            assert 9 <= found.number <= 1 << 62
+            assert found.makers == Makers(1, 3, 9, 9)
+
+    run(main)

@@ -1,0 +1,38 @@
+"""Whoever makes overlays, as far as a cache knows of it: a locked file in its directory `overlays`."""
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from hfs.mountd.base.attributes import Attributes
+
+ROOT = Attributes(0o40755, 1, 2, os.geteuid(), os.getegid(), 0, 4096, 8, 4096, 1, 2, 3)
+"""Of a mount."""
+
+
+class FakeMaker:
+    """Its generations are said to be; none is made."""
+
+    def __init__(self, cache: Path, name: str = "maker-17-0123abcd") -> None:
+        self._folder = cache / "overlays"
+        self._file = self._folder / name
+        self._fd = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def number(self) -> int:
+        return int((self._folder / "number").read_text())
+
+    def tell(self, oldest: int, shown: int) -> None:
+        os.pwrite(self._fd, struct.pack("<QQ", oldest, shown), 0)
+
+    def renew(self) -> None:
+        """The newest alone is in use."""
+        self.tell(self.number(), self.number())
+
+    def kill(self) -> None:
+        os.close(self._fd)
+
+    def end(self) -> None:
+        self._file.unlink()
+        os.close(self._fd)
