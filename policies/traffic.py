@@ -1,8 +1,9 @@
 """What jobs have read of a mount, by what is known of it: opens, sizes, and the reads that reached the daemon.
 
-The kernel answers reads by itself, from its page cache and from staged files that it passes through, and says nothing
-of them. Who opens a small file reads all of it, as a rule; of a large one nobody knows. So the sum is about right where
-files are small, and a lower bound where they are not. Looks at nothing itself.
+The kernel answers reads by itself, from its page cache and from staged files that it passes through or an overlay
+opens, and says nothing of them. Who opens a small file reads all of it, as a rule; of a large one nobody knows. So the
+sum is about right where files are small and opens are seen, and a lower bound where they are not. Looks at nothing
+itself.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ReadCounts(NamedTuple):
     large_passed: int
     """Opens of large files that were passed through."""
     unseen_opens: int
-    """Files whose opens do not reach us any more (stateless)."""
+    """Files whose opens do not reach us any more (stateless, overlays)."""
     fetched_bytes: int = 0
     """Of small files, by the source and other nodes: what was put into the page cache before it was asked for is in no
     read."""

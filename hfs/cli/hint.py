@@ -128,7 +128,7 @@ def record(
     """Record what is read from the mount until Ctrl-C, or while COMMAND runs (its exit code is then ours).
 
     Sample i of TRACE is the i-th read. What the kernel answers from its page cache is not seen: record the first epoch
-    of a fresh mount. Nothing is written if nothing was read.
+    of a fresh mount. While it records there are no overlays. Nothing is written if nothing was read.
     """
     target = _target(mount, control)
     child: list[subprocess.Popen[bytes]] = []
@@ -141,7 +141,10 @@ def record(
 
     reads: list[Read] = []
     lost = 0
-    before = waits_of(target.client.status())
+    status = target.client.status()
+    if (status.get("by_kernel") or {}).get("overlays"):
+        complain("while it records, staged files are not opened by the kernel itself; those open already are not seen")
+    before = waits_of(status)
     parts = target.client.touches(start, lambda: bool(child and child[0].poll() is not None))
     try:
         with hold():
@@ -212,7 +215,8 @@ def replay(
 @control_option
 def show(mount: str | None, as_json: bool, control: str | None) -> None:
     """Show who has joined, how far they are, and where the time of their epochs went."""
-    hints = _target(mount, control).client.status().get("hints") or {}
+    status = _target(mount, control).client.status()
+    hints = status.get("hints") or {}
     if as_json:
         click.echo(json.dumps(hints))
         return
@@ -222,6 +226,8 @@ def show(mount: str | None, as_json: bool, control: str | None) -> None:
     tables = [table for table in (learners_table(hints), epochs_table(hints)) if table is not None]
     for table in tables:
         stdout().print(table)
+    if tables and (status.get("by_kernel") or {}).get("overlays"):
+        click.echo("What is staged the kernel opens by itself: how far a learner is its sampler says, not its reads.")
     if not tables:
         click.echo("no hints")
 

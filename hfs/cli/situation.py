@@ -19,11 +19,16 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
     hints = status.get("hints") or {}
     counters = {name: counter.get("value", 0) for name, counter in (status.get("counters") or {}).items()}
     readers = sum(_lives(reader.get("pid", 0)) for reader in status.get("readers") or [])
+    workers, kernel_opens = _workers(hints), bool((status.get("by_kernel") or {}).get("overlays"))
+    if kernel_opens:  # who has read nothing but what is staged is none that the daemon has served
+        readers = max(readers, workers.get("workers") or 0)
     return Situation(
         seconds=minute.get("seconds", 0.0),
         readers=readers,
         learners=len(hints.get("learners") or []),
-        **{"cores": len(os.sched_getaffinity(0)), **_workers(hints)},
+        kernel_opens=kernel_opens,
+        in_memory=in_memory(status),
+        **{"cores": len(os.sched_getaffinity(0)), **workers},
         source_errors=source.get("errors", 0),
         source_failure=source.get("failure") or "",
         source_calls_hanging=(status.get("queues") or {}).get("hanging", 0),
@@ -58,6 +63,13 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         staging_behind=counters.get("staging_behind", 0),
         staged_chunks=counters.get("staging_put_chunks", 0),
     )
+
+
+def in_memory(status: Mapping[str, Any]) -> float | None:
+    """The share of what is staged that lies in memory, by a sample; None: nobody has looked."""
+    sample = (status.get("page_cache") or {}).get("staged") or {}
+    resident_bytes, sampled_bytes = sample.get("resident_bytes"), sample.get("sampled_bytes")
+    return None if resident_bytes is None or not sampled_bytes else resident_bytes / sampled_bytes
 
 
 def _lives(pid: int) -> bool:

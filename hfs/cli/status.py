@@ -33,8 +33,8 @@ _SOURCE_LIMIT_S = 5.0
 _READERS = 5
 _WATCH_S = 2.0
 _NOTE = (
-    "Reads that the kernel answers by itself, from its page cache or by passthrough, never reach the daemon "
-    "and are not in these figures, those of readers included."
+    "Reads that the kernel answers by itself, from its page cache, by passthrough or in overlays, never reach the "
+    "daemon and are not in these figures, those of readers included."
 )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hfs.cli.figures import duration, size
-from hfs.cli.situation import of_learner, situation_of
+from hfs.cli.figures import count, duration, size
+from hfs.cli.situation import in_memory, of_learner, situation_of
 from hfs.mountd.base.printable import printable
 from hfs.policies.diagnosis.causes import found, nothing, waits_for
 
@@ -42,7 +42,7 @@ def run_lines(status: Mapping[str, Any], *, is_joined: bool = False) -> list[str
     lines = []
     if traffic:
         gave = f"the source gave {size(traffic['source_bytes'])} of {_read(traffic)} read{_spared(traffic)}"
-        lines.append(f"meanwhile, to all who read the mount: {gave}" if is_joined else gave)
+        lines.append((f"meanwhile, to all who read the mount: {gave}" if is_joined else gave) + _besides(status))
     grown = " more" if is_joined else ""
     lines.append(f"staged: {staged.get('files', 0):,} files{grown}, {size(staged.get('bytes', 0))}{grown}")
     waits = _waited(_epochs(status.get("hints") or {}))
@@ -94,10 +94,24 @@ def _traffic(status: Mapping[str, Any]) -> Iterator[str]:
     seconds = minute.get("seconds") or 0
     if seconds:
         span = "last minute" if seconds > 50 else f"last {seconds:.0f} s"
-        yield _line(span, f"jobs read {size(minute['read_bytes'])}; {_gave(minute)}")
+        least = "at least " if traffic.get("is_at_least") else ""
+        yield _line(span, f"jobs read {least}{size(minute['read_bytes'])}; {_gave(minute)}")
         yield from _ways(minute)
     yield _line("since start", f"jobs read {_read(traffic)}; {_gave(traffic)}{_spared(traffic)}")
     yield from _ways(traffic)
+    if besides := _besides(status):
+        share = in_memory(status)
+        held = "" if share is None else f"; of a sample of what is staged {share:.0%} is in memory"
+        yield _line("", besides.removeprefix("; ") + held)
+
+
+def _besides(status: Mapping[str, Any]) -> str:
+    """What the kernel has opened by itself, as far as that is known."""
+    by_kernel = status.get("by_kernel") or {}
+    if not by_kernel.get("look_ups"):
+        return "; besides, what is staged is read by the kernel itself" if by_kernel.get("overlays") else ""
+    files = f"{count(by_kernel['look_ups'], 'file')} of {size(by_kernel.get('bytes', 0))} looked up for it"
+    return f"; besides, by the kernel itself: {files}, how often they were read nobody counts"
 
 
 def _read(traffic: Mapping[str, Any]) -> str:
@@ -113,7 +127,7 @@ def _ways(traffic: Mapping[str, Any]) -> Iterator[str]:
         "by the daemon": traffic["read_bytes"] - passed_bytes - memory_bytes,
     }
     if passed_bytes or memory_bytes:
-        yield _line("", "of that " + ", ".join(f"{size(count)} {way}" for way, count in ways.items() if count > 0))
+        yield _line("", "of that " + ", ".join(f"{size(amount)} {way}" for way, amount in ways.items() if amount > 0))
 
 
 def _gave(traffic: Mapping[str, Any]) -> str:
@@ -125,7 +139,8 @@ def _spared(traffic: Mapping[str, Any]) -> str:
     spared = traffic["read_bytes"] - traffic["source_bytes"]
     if spared <= 0 or not traffic["read_bytes"]:
         return ""
-    return f": spared {size(spared)} ({spared / traffic['read_bytes']:.0%})"
+    least = "at least " if traffic.get("is_at_least") else ""
+    return f": spared {least}{size(spared)} ({spared / traffic['read_bytes']:.0%})"
 
 
 # -- learners ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def why(ctx: click.Context, mount: str | None, as_json: bool, everything: bool, 
     a change, or nothing is proven.
     """
     client = Client(control) if control is not None else target_of(mount or sole_mount()).client
-    situation = situation_of(client.status())
+    situation = situation_of(client.status(page_cache=True))
     findings = found(situation)
     if as_json:
         click.echo(json.dumps({"causes": [finding._asdict() for finding in findings]}))

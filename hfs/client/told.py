@@ -110,6 +110,22 @@ class _IoMode(TypedDict, total=False):
     faster_if_reopened: float
 
 
+class _ByKernel(TypedDict, total=False):
+    overlays: bool
+    look_ups: int
+    bytes: float
+
+
+class _Sample(TypedDict, total=False):
+    sampled_files: int
+    sampled_bytes: float
+    resident_bytes: float | None
+
+
+class _PageCache(_Sample, total=False):
+    staged: _Sample
+
+
 class _Reader(TypedDict):
     command: str
     pid: int
@@ -154,6 +170,8 @@ class ToldStatus(TypedDict, total=False):
     keeper: _Keeper | None
     traffic: _Traffic | None
     io_mode: _IoMode | None
+    by_kernel: _ByKernel | None
+    page_cache: _PageCache | None
     source: _Source | None
     staged: _Staged | None
     hints: _Hints | None

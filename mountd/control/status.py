@@ -15,7 +15,7 @@ from hfs.mountd.core.metrics import COUNTERS, Metrics
 
 KEYS = (
     *("pid", "version", "mountpoint", "keeper", "uptime_s", "traffic"),
-    *("io_mode", "opens", "source", "peers", "reads", "read_bytes", "readers", "readers_unknown", "hints"),
+    *("io_mode", "by_kernel", "opens", "source", "peers", "reads", "read_bytes", "readers", "readers_unknown", "hints"),
     *("source_wait_s", "staged", "scrub", "stage_encoding", "ahead", "queues", "memory", "descriptors", "open"),
     *("faults", "other_users", "background_faults", "evicted", "interrupted", "version_changes", "stale_served"),
     *("page_cache", "data_plane", "leaves", "kernel", "monitoring", "config", "counters"),
@@ -30,6 +30,7 @@ _FOR_OTHERS = (
         "uptime_s",
         "traffic",
         "io_mode",
+        "by_kernel",
         "opens",
         "reads",
         "read_bytes",

@@ -52,6 +52,8 @@ COUNTERS: dict[str, str] = {
     "opened_cached_bytes": "sizes of the files of at most 8 MiB that were opened through the page cache, for each open",
     "opened_passed_bytes": "the same of those that were passed through",
     "opens_large_passed": "opens of larger files that were passed through",
+    "overlay_look_ups": "first look-ups of staged files in an overlay, which opens them by itself from then on",
+    "overlay_look_up_bytes": "sizes of these files",
     "passthrough_refused": "staged files that the kernel did not take as a backing file",
     # fetched ahead
     "prefetched_chunks": "chunks fetched before they were asked for",

@@ -160,7 +160,7 @@ def read_counts(metrics: Metrics, files: FileService, plane: PlaneFigures | None
         + plane.read_bytes,
         large_read_bytes=metrics["bytes_large"] + plane.large_read_bytes,
         large_passed=metrics["opens_large_passed"] + plane.large_passed,
-        unseen_opens=metrics["opens_stateless"],
+        unseen_opens=metrics["opens_stateless"] + files.by_kernel.has_overlays() + files.by_kernel.look_ups()[0],
         fetched_bytes=metrics["source_read_bytes"] + metrics["peer_read_bytes"] - metrics["source_large_read_bytes"],
     )
 
@@ -191,6 +191,7 @@ def _status(
                 files.readers,
                 files.io_mode,
                 files.overlays,
+                files.by_kernel,
                 storage.handles,
                 names.namespace,
                 files.residency,

@@ -9,6 +9,7 @@ import trio
 
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.daemon.basics import Basics
+from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import (
     UNSTAGED_SHARE,
@@ -37,9 +38,10 @@ from hfs.mountd.hints import (
     PlannedFiles,
     PlannedLeaves,
     ReadableFiles,
+    ReadWays,
     SpaceReservation,
 )
-from hfs.mountd.namespace import Namespace, Permissions
+from hfs.mountd.namespace import Namespace
 from hfs.mountd.peers import JobPeers
 from hfs.policies.iomode import SMALL_BYTES
 
@@ -115,14 +117,16 @@ def fetching(
 def hinting(
     basics: Basics,
     storage: Storage,
-    namespace: Namespace,
-    permissions: Permissions,
+    names: NameService,
     fetch: Fetching,
     io_mode: IoMode,
     pipeline: SmallPipeline,
+    has_overlays: Callable[[], bool],
 ) -> Hinting:
-    """Follows the plans of `fetch`, and has fetched through its resolver what they name."""
+    """Follows the plans of `fetch`, and has fetched through its resolver what they name. `has_overlays`: somebody reads
+    through an overlay over the mount."""
     config, metrics, cache = basics.config, basics.metrics, storage.cache
+    namespace, permissions = names.namespace, names.permissions
     warmer = PageCacheWarmer(
         namespace,
         cache,
@@ -131,7 +135,7 @@ def hinting(
         fetch.pusher,
         basics.memory,
         metrics,
-        pushes_small=lambda: config.io_mode != "passthrough" and not io_mode.stateless,
+        ReadWays(lambda: config.io_mode != "passthrough" and not io_mode.stateless, has_overlays),
     )
     files = PlannedFiles(
         fetch.plans,

@@ -32,6 +32,7 @@ from hfs.mountd.fetch import (
 from hfs.mountd.files import (
     Delegations,
     IoMode,
+    KernelReads,
     OpenedFiles,
     Opening,
     OpenModes,
@@ -66,6 +67,7 @@ class FileService:
     passthrough: Passthrough
     io_mode: IoMode
     overlays: Overlays
+    by_kernel: KernelReads
     xattr_answers: XattrAnswers
     hints: HintFollower
     read_path: ReadPath
@@ -100,13 +102,12 @@ async def open_file_service(
         plane, xattr_answers = storage.plane, XattrAnswers()
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
-        small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
-        ahead = FetchesAhead(
-            fetch.resolver, fetch.owners, fetch.misses, small, cache, source, fetch.fetcher.turns, metrics
-        )
+        ahead = _fetches_ahead(basics, storage, fetch, siblings, pipeline)
         await _open_again(basics, storage, names, passthrough)
-        hints = hinting(basics, storage, namespace, names.permissions, fetch, io_mode, pipeline)
-        residency = Residency(namespace, _seen_at(basics), nursery)
+        overlays = Overlays(cache, xattr_answers)
+        by_kernel = KernelReads(overlays, passthrough, plane, metrics)
+        hints = hinting(basics, storage, names, fetch, io_mode, pipeline, by_kernel.has_overlays)
+        residency = Residency(namespace, cache, _seen_at(basics), nursery, by_kernel.any)
         modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
         observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)
         opened_files = OpenedFiles(
@@ -119,7 +120,8 @@ async def open_file_service(
             fetch,
             passthrough,
             io_mode,
-            Overlays(cache, xattr_answers),
+            overlays,
+            by_kernel,
             xattr_answers,
             hints.follower,
             _read_path(basics, storage, fetch, recorder, delegations),
@@ -138,7 +140,7 @@ async def open_file_service(
             plane,
             delegations,
             pipeline,
-            _neighbour_demand(basics, storage, fetch.fetcher, pipeline, passthrough),
+            _neighbour_demand(basics, storage, fetch.fetcher, pipeline, by_kernel.any),
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
         )
@@ -163,6 +165,14 @@ def _siblings(basics: Basics, storage: Storage, namespace: Namespace, nursery: t
         evicts_by_use=storage.cache.eviction.makes_room,
     )
     return SiblingWatch(policy, nursery, namespace.listings.whole, storage.queue.siblings_nowait)
+
+
+def _fetches_ahead(
+    basics: Basics, storage: Storage, fetch: Fetching, siblings: SiblingWatch, pipeline: SmallPipeline
+) -> FetchesAhead:
+    cache, turns = storage.cache, fetch.fetcher.turns
+    small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
+    return FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, storage.source, turns, basics.metrics)
 
 
 def _is_heard(recorder: Recorder, fetch: Fetching) -> bool:
@@ -245,7 +255,11 @@ def _pipeline(
 
 
 def _neighbour_demand(
-    basics: Basics, storage: Storage, fetcher: Fetcher, pipeline: SmallPipeline, passthrough: Passthrough
+    basics: Basics,
+    storage: Storage,
+    fetcher: Fetcher,
+    pipeline: SmallPipeline,
+    kernel_reads_objects: Callable[[], bool],
 ) -> NeighbourDemand:
     threads = storage.cache.context.threads
     directory = storage.cache.context.disk.directory
@@ -255,7 +269,7 @@ def _neighbour_demand(
         theirs, ours = storage.fetches.reader_waits(), fetcher.waits
         source = ours.beside(Waits(*theirs))
         # Those of files that the kernel reads by itself it alone knows.
-        return OwnWaits(source, threads.waits.beside(reads.look(counts=len(passthrough) > 0)))
+        return OwnWaits(source, threads.waits.beside(reads.look(counts=kernel_reads_objects())))
 
     stepping_back = SteppingBack(
         fetcher.turns,

@@ -128,6 +128,7 @@ class _Figures:
         figures["opens.passed"] = metrics["opens_passed"] + plane.opens_passed
         self._job_bytes = max(self._job_bytes, estimated(read_counts(metrics, self._files, plane)).read_bytes)
         figures["traffic.read_bytes"] = self._job_bytes
+        figures["by_kernel.look_ups"], figures["by_kernel.bytes"] = self._files.by_kernel.look_ups()
         figures["io_mode.mode"] = self._files.io_mode.choice.mode
         figures["open.nodes"] = len(namespace.nodes)
         figures["open.names"] = len(namespace.names)

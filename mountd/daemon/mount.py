@@ -60,6 +60,7 @@ def fuse_of(
             partial(
                 files.xattr_answers.root_without_acl, seconds(basics.config.ttl_s, immutable=basics.config.immutable)
             ),
+            metrics,
         ),
         storage.source,
     )

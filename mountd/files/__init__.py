@@ -8,6 +8,7 @@ from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from hfs.mountd.files.inheritance import have_names_looked_up, open_again
 from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.kernel_reads import KernelReads
 from hfs.mountd.files.open_modes import OpenModes
 from hfs.mountd.files.open_observers import OpenObservers
 from hfs.mountd.files.opened_files import OpenedFiles
@@ -34,6 +35,7 @@ __all__ = [
     "FilesStatus",
     "Handles",
     "IoMode",
+    "KernelReads",
     "OpenModes",
     "OpenObservers",
     "OpenedFiles",

@@ -12,6 +12,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import Handles
 from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.kernel_reads import KernelReads
 from hfs.mountd.files.overlays import Overlays
 from hfs.mountd.files.readers import Readers
 from hfs.mountd.files.residency import Residency
@@ -24,12 +25,13 @@ TIERS = ("staged", "flight", "source", "bypass")
 
 @dataclass(frozen=True, slots=True)
 class FilesStatus:
-    """The keys `io_mode`, `opens`, `data_plane`, `reads`, `read_bytes`, `readers`, `readers_unknown`, `open` and
-    `page_cache`."""
+    """The keys `io_mode`, `by_kernel`, `opens`, `data_plane`, `reads`, `read_bytes`, `readers`, `readers_unknown`,
+    `open` and `page_cache`."""
 
     readers: Readers
     io_mode: IoMode
     overlays: Overlays
+    by_kernel: KernelReads
     handles: Handles
     namespace: Namespace
     residency: Residency
@@ -39,14 +41,16 @@ class FilesStatus:
 
     def gather(self) -> dict[str, object]:
         """The figures of this moment; those of the page cache are of the last look (`Residency.refresh`)."""
-        namespace, figures = self.namespace, self.plane.figures()
+        namespace, figures, by_kernel = self.namespace, self.plane.figures(), self.by_kernel
+        is_faster = self.io_mode.passes_files or by_kernel.has_overlays()
         return {
             "io_mode": {
                 **self.io_mode.describe(),
                 "overlays": self.overlays.describe(),
                 "backing_files": self.io_mode.backing_files - self.delegations.idle_backing_files(),
-                "faster_if_reopened": self.handles.from_before_complete() if self.io_mode.passes_files else 0,
+                "faster_if_reopened": self.handles.from_before_complete() if is_faster else 0,
             },
+            "by_kernel": by_kernel.describe(),
             "opens": self._opens(figures),
             "data_plane": {**figures._asdict(), "delegated": len(self.delegations)},
             "reads": self._by_tier("reads_", figures.reads),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from hfs.mountd.base.errors import SourceError, errno_of
 from hfs.mountd.base.printable import shown_path
+from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.files import Overlays
 from hfs.mountd.namespace import ROOT_ID, Asker, Namespace, Node, Permissions, Xattrs
 from hfs.mountd.source import WantedAccess
@@ -26,11 +27,13 @@ class XattrReplies:
         own: Callable[[Node, str], bytes | None],
         overlays: Overlays,
         root_has_no_acl: Callable[[], None],
+        metrics: Metrics,
     ) -> None:
         """`own(node, name)`: the value of one of our own `user.hfs.` attributes, or None. `root_has_no_acl` is called
         where the source has said so."""
         self._overlays = overlays
         self._root_has_no_acl = root_has_no_acl
+        self._metrics = metrics
         self._namespace = namespace
         self._permissions = permissions
         self._xattrs = xattrs
@@ -47,6 +50,9 @@ class XattrReplies:
         if self._overlays.is_asked(text):
             if (told := await self._overlays.value(node, text)) is None:
                 raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
+            if not told:  # `metacopy`, which is asked for once, and before the other
+                self._metrics.add("overlay_look_ups")
+                self._metrics.add("overlay_look_up_bytes", node.attributes.size)
             return told
         if not self._xattrs.is_acl(name):
             await self._permissions.check_xattr(node, name, asker)

@@ -6,7 +6,7 @@ A hint can only make reads faster: whatever is wrong with it is an answer to its
 from hfs.mountd.hints.followed_plans import FollowedPlans
 from hfs.mountd.hints.hints import HintFollower
 from hfs.mountd.hints.learners import Learners
-from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
+from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer, ReadWays
 from hfs.mountd.hints.plan_changes import PlanChanges
 from hfs.mountd.hints.planned_chunks import PlannedChunks
 from hfs.mountd.hints.planned_files import PlannedFiles
@@ -23,6 +23,7 @@ __all__ = [
     "PlannedChunks",
     "PlannedFiles",
     "PlannedLeaves",
+    "ReadWays",
     "ReadableFiles",
     "SpaceReservation",
 ]

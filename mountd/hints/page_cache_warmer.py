@@ -1,8 +1,9 @@
 """Making ready: what is staged and read next is brought into memory a moment before its use.
 
 Names are asked for again where their time is over, so that a look-up is answered at once. Bytes go where their reader
-takes them from: into the page cache of the mount, or into that of the staged files if the kernel reads these by itself.
-Bounded by units and bytes; what is not ready in time its reader fetches, as always. Event loop only; opens no path.
+takes them from: into the page cache of the mount, or into that of the staged files if the kernel reads these by itself,
+passed through or by an overlay: what is pushed into the mount then would lie in memory twice. Bounded by units and
+bytes; what is not ready in time its reader fetches, as always. Event loop only; opens no path.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -40,8 +42,18 @@ _AGAIN_S = 60.0
 """A chunk holds hundreds of samples; while they are read it stays in memory by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadWays:
+    """How files are read, which may change."""
+
+    through_pages: Callable[[], bool]
+    """Small files through the page cache of the mount."""
+    by_overlays: Callable[[], bool]
+    """What is staged by the kernel, which opens the objects and says nothing of it (mountd/files/overlays.py)."""
+
+
 class PageCacheWarmer:
-    """`pushes_small`: whether small files are read through the page cache of the mount."""
+    """Event loop only."""
 
     def __init__(
         self,
@@ -52,8 +64,7 @@ class PageCacheWarmer:
         pusher: PagePusher,
         memory: Memory,
         metrics: Metrics,
-        *,
-        pushes_small: Callable[[], bool],
+        ways: ReadWays,
     ) -> None:
         self._namespace = namespace
         self._cache = cache
@@ -62,7 +73,7 @@ class PageCacheWarmer:
         self._pusher = pusher
         self._metrics = metrics
         self._memory = memory
-        self._pushes_small = pushes_small
+        self._ways = ways
 
     def wants_pushed(self, node: Node, file: StagedFile) -> bool:
         """Whether a chunk that comes now is to go into the page cache: its file is read through that."""
@@ -72,7 +83,7 @@ class PageCacheWarmer:
 
     async def chunks(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these chunks ready, the first ones first. Raises HfsError."""
-        budget_bytes = _READY_BYTES
+        budget_bytes, by_overlays = _READY_BYTES, self._ways.by_overlays()
         ahead: list[tuple[StagedFile, Extent]] = []
         for unit in units:
             number, index = plan.layout.place(unit)
@@ -84,7 +95,7 @@ class PageCacheWarmer:
             budget_bytes -= extent.size
             if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
                 continue
-            if node.passed:
+            if node.passed or (by_overlays and not node.opens and file.durable and file.plain):
                 ahead += _unless_read_ahead(plan, file, index)
             elif node.opens and self._pusher.on:
                 found = await self._resolver.get_here(file, extent)
@@ -98,6 +109,10 @@ class PageCacheWarmer:
 
     async def files(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these files ready, the first ones first."""
+        by_overlays = self._ways.by_overlays()
+        plan.schedule.uses_are_seen = not by_overlays
+        if by_overlays:
+            units = await self._objects(plan, units)
         nodes = await self._nodes(plan, [unit for unit in units if unit not in plan.ready])
         budget_bytes = _READY_BYTES
         ahead: list[tuple[StagedFile, Extent]] = []
@@ -109,7 +124,8 @@ class PageCacheWarmer:
             plan.files.found(unit, node)
             budget_bytes -= node.version.size
             file = self._cache.files.get_nowait(node.version)
-            if budget_bytes < 0 or file is None or not file.size or node.pushed or node.opens:
+            is_read_there = not by_overlays and (node.pushed or node.opens)
+            if budget_bytes < 0 or file is None or not file.size or is_read_there:
                 continue
             if not file.complete:
                 if file.present.count == 1 and not self._owners.caches_locally(node.path, 0):
@@ -123,6 +139,19 @@ class PageCacheWarmer:
                 ahead.append((file, Extent(0, file.size)))
         await self._read_ahead(ahead)
         await self._hold(elsewhere)
+
+    def _pushes_small(self) -> bool:
+        return self._ways.through_pages() and not self._ways.by_overlays()
+
+    async def _objects(self, plan: EpochPlan, units: Sequence[int]) -> list[int]:
+        """Have files in memory whose objects are known, whether they are nodes or not. The others."""
+        assert plan.objects is not None
+        numbers = dict(zip(units, plan.objects[list(units)].tolist(), strict=True))
+        wanted = [number for number in numbers.values() if number]
+        if wanted and self._memory.has_room(_READY_BYTES):
+            ahead_bytes = await self._cache.reader.objects_will_need(wanted, _READY_BYTES)
+            self._metrics.add("hinted_readahead_bytes", ahead_bytes)
+        return [unit for unit in units if not numbers[unit]]
 
     async def _hold(self, files: Sequence[tuple[Node, StagedFile]]) -> None:
         """Have small files that other nodes stage in memory, for their readers a moment later."""

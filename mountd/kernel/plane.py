@@ -179,6 +179,10 @@ class PlaneFigures(NamedTuple):
     """Opens of larger files that were passed through."""
     large_read_bytes: int = 0
     """Of `read_bytes` those of larger files."""
+    overlay_look_ups: int = 0
+    """Files of which an overlay was told where what is staged lies."""
+    overlay_look_up_bytes: int = 0
+    """Their sizes, once for each."""
 
 
 class DataPlane:

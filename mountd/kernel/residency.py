@@ -54,6 +54,16 @@ def _resident(paths: Iterable[bytes]) -> tuple[int, int] | None:
     return cached, total
 
 
+def resident_of(fd: int) -> tuple[int, int] | None:
+    """Of one file on a local disk: (bytes in the page cache, bytes that it has there). None where the kernel cannot
+    tell. Raises OSError."""
+    found = _cached_bytes(fd)
+    if found is None:
+        return None
+    stat = os.fstat(fd)
+    return min(found, stat.st_size), min(stat.st_size, max(found, stat.st_blocks * 512))
+
+
 def _cached_bytes(fd: int) -> int | None:
     whole = ctypes.create_string_buffer(struct.pack("QQ", 0, 0))
     figures = ctypes.create_string_buffer(5 * 8)

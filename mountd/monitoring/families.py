@@ -117,7 +117,7 @@ _DECLARED = (
     _counter(
         "job_read_bytes",
         "Bytes that jobs have read, whoever answered: about, by the sizes of the files that they opened; of files of "
-        "more than 8 MiB only what the daemon has answered.",
+        "more than 8 MiB, and where there are overlays, only what the daemon has answered.",
         "traffic.read_bytes",
     ),
     _counter(
@@ -133,7 +133,7 @@ _DECLARED = (
     _counter(
         "read_bytes",
         "Bytes that readers were given by the daemon, by where they came from. What the kernel answers by itself "
-        "(page cache, passthrough) is not counted.",
+        "(page cache, passthrough, overlays) is not counted.",
         tier={
             "staged": "read_bytes.staged",
             "memory": "read_bytes.flight",
@@ -152,6 +152,13 @@ _DECLARED = (
         "all.",
         answer={answer: f"opens.{answer}" for answer in _ANSWERS},
     ),
+    _counter(
+        "overlay_look_ups",
+        "First look-ups of staged files in an overlay, which opens them by itself from then on: how often they are "
+        "read nobody counts.",
+        "by_kernel.look_ups",
+    ),
+    _counter("overlay_look_up_bytes", "Sizes of these files.", "by_kernel.bytes"),
     _counter(
         "stall_seconds", "Time that opens and reads have waited for the source, added up over all.", "source_wait_ns"
     ),
@@ -244,6 +251,7 @@ def _rest() -> Iterator[Family]:
     told |= {f"{what}_{tier}" for what in ("reads", "bytes") for tier in _TIERS}
     told |= {f"opens_{answer}" for answer in _ANSWERS}
     told |= {"bytes_large", "opened_cached_bytes", "opened_passed_bytes", "opens_large_passed"}  # traffic.read_bytes
+    told |= {"overlay_look_ups", "overlay_look_up_bytes"}
     return (_plain(name, meaning) for name, meaning in COUNTERS.items() if name not in told)
 
 

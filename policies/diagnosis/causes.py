@@ -25,6 +25,9 @@ begin where another has ended."""
 _NEARLY = 3 / 4
 """Of its room: a cache that evicts by use keeps an eighth free."""
 _SOME_READS = 64
+_DECODING, _UNSEEN = "its own decoding", "its own decoding or the cache disk"
+_IN_MEMORY = 0.9
+"""Of what is staged: the rest is read from the cache disk so seldom that it costs nothing."""
 _MANY_NUMBERS = 10
 """Names with another inode number. One or two may be chance: a file that was replaced within one tick of the clock."""
 
@@ -54,8 +57,13 @@ def found(situation: Situation) -> list[Finding]:
 def nothing(situation: Situation) -> str:
     """What is to be said where no cause was found; empty: nobody waits."""
     what, share = waits_for(situation), max(situation.wait_share, situation.blocked_share)
-    if what == "its own decoding":
+    if what == _DECODING:
         return "jobs wait for their own decoding: their data is here"
+    if what == _UNSEEN:
+        return (
+            "jobs wait for their own decoding, or for the cache disk: the kernel reads what is staged by itself, and "
+            "nobody sees how long that takes"
+        )
     if not what:
         return ""
     if situation.minute_staged_bytes > max(situation.minute_source_bytes, situation.minute_peer_bytes) / 2:
@@ -71,7 +79,8 @@ def waits_for(situation: Situation) -> str:
         return "other nodes" if _peers_give_more(situation) else "the source"
     if _loop_share(situation) >= _BUSY:
         return "the daemon"
-    return "its own decoding"
+    is_in_memory = situation.in_memory is not None and situation.in_memory >= _IN_MEMORY
+    return _UNSEEN if situation.kernel_opens and not is_in_memory else _DECODING
 
 
 def _amount(size_bytes: float) -> str:
@@ -285,7 +294,7 @@ def _daemon(s: Situation) -> Finding | None:
 
 
 def _workers(s: Situation) -> Finding | None:
-    if s.epoch_s <= 0 or waits_for(s) != "its own decoding" or s.workers is None:
+    if s.epoch_s <= 0 or waits_for(s) != _DECODING or s.workers is None:
         return None
     each = min(s.cores, max(2, 2 * s.workers)) // s.loaders
     if each * s.loaders <= s.workers:

@@ -19,6 +19,10 @@ class Situation:
     """Processes that the daemon has served."""
     learners: int = 0
     """That tell their order."""
+    kernel_opens: bool = False
+    """What is staged is opened and read by the kernel itself, in overlays: how long that takes is in no figure."""
+    in_memory: float | None = None
+    """The share of what is staged that lies in memory, by a sample; None: nobody has looked."""
     cores: int = 1
     """Of those who read, where they have told."""
     workers: int | None = None

@@ -48,12 +48,13 @@ class Schedule:
         sweep: Sweep | None = None,
         sweep_units: int = 0,
     ) -> None:
-        """`unit_bytes`: of each unit, or an estimate for all that `arrived` corrects.
+        """`unit_bytes`: of each unit, or an estimate for all that `arrived` corrects. `uses_are_seen` may change:
+        whether `seen` is told of what is used.
 
         `sweep`: as many as `sweep_units` units are fetched in the order of their numbers where that delays nobody.
         """
         self._guard_samples = guard_samples
-        self._uses_are_seen = uses_are_seen
+        self.uses_are_seen = uses_are_seen
         self._learners: dict[int, EpochProgress] = {}
         self.units = UnitTable(units, unit_bytes)
         self.expected = ExpectedUses(self._learners, self.units)
@@ -133,7 +134,7 @@ class Schedule:
         resumed = found.position == 0 and position > self._guard_samples
         before, given_out = uses.done, uses.over_at(position)
         found.move(position, now_s)
-        if not self._uses_are_seen:
+        if not self.uses_are_seen:
             for first in range(before, given_out, STEP_UNITS):
                 self.units.ahead.release(learner, uses.order[first : min(first + STEP_UNITS, given_out)])
                 yield

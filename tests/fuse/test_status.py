@@ -18,6 +18,7 @@ STATUS_KEYS = {
         "loop_s core_wait_s yielded_s is_at_least minute"
     ),
     "io_mode": "mode reason asked_for passthrough stateless extension overlays backing_files faster_if_reopened",
+    "by_kernel": "overlays look_ups bytes",
     "opens": "cached passed anew stateless",
     "source": (
         "path id file_systems reads bytes opens stats listings errors retries abandoned large_reads large_read_bytes "
@@ -60,10 +61,11 @@ STATUS_KEYS = {
     "interrupted": "",
     "version_changes": "",
     "stale_served": "",
-    "page_cache": "note sampled_files sampled_bytes resident_bytes",
+    "page_cache": "note sampled_files sampled_bytes resident_bytes staged",
     "data_plane": (
         "threads opens_of reads_of opens_cached opens_passed releases reads read_bytes spliced lock_wait_ns "
-        "cached_bytes passed_bytes large_passed large_read_bytes delegated"
+        "cached_bytes passed_bytes large_passed large_read_bytes overlay_look_ups "
+        "overlay_look_up_bytes delegated"
     ),
     "leaves": "known held look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",

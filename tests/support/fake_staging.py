@@ -153,6 +153,11 @@ class FakeStaging:
         await trio.lowlevel.checkpoint()
         self.ahead += [(file.path, extent) for file, extent in extents]
 
+    async def objects_will_need(self, numbers: list[int], at_most: int) -> int:
+        files = {file.object_id: file for file in self.known.values()}
+        await self.will_need([(files[number], Extent(0, files[number].size)) for number in numbers])
+        return min(at_most, sum(files[number].size for number in numbers))
+
     def shortfall_bytes(self, size: int) -> int:
         return max(0, size - self.room_bytes)
 

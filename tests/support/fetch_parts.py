@@ -47,6 +47,8 @@ class FetchParts:
         """Links where they may not go."""
         self.asked_for: Callable[[list[bytes]], object] = lambda _names: None
         """Called when it was asked who may read these names."""
+        self.has_overlays = False
+        """Somebody reads through an overlay over the mount."""
         self.buffer_bytes = buffer_chunks * chunk_bytes
         self.queue = PrefetchQueue(metrics)
         changes = PlanChanges(self.queue.hints_nowait)
@@ -78,7 +80,8 @@ class FetchParts:
     def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
         pipeline: Any = SimpleNamespace(on=False)
         permissions: Any = SimpleNamespace(readable=self._readable, may_go=self._may_go, is_own=lambda _who: False)
-        return hinting(self._basics, self._storage, namespace, permissions, fetch, io_mode, pipeline)
+        names: Any = SimpleNamespace(namespace=namespace, permissions=permissions)
+        return hinting(self._basics, self._storage, names, fetch, io_mode, pipeline, lambda: self.has_overlays)
 
     async def _may_go(self, _who: Credentials, ways: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[bool]:
         return [not self.closed.intersection(way) for way in ways]

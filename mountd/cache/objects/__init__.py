@@ -8,7 +8,7 @@ from hfs.mountd.cache.objects.around import Looked, look_at
 from hfs.mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, Shrinking
 from hfs.mountd.cache.objects.context import CacheContext, RunInThread, Threads, Trust
 from hfs.mountd.cache.objects.descriptors import Descriptors
-from hfs.mountd.cache.objects.disk import Disk, DiskSpace, object_name, set_objects_aside
+from hfs.mountd.cache.objects.disk import Disk, DiskSpace, object_name, set_objects_aside, some_objects
 from hfs.mountd.cache.objects.file import StagedFile, is_open, recall
 from hfs.mountd.cache.objects.ids import ObjectIdAllocator
 from hfs.mountd.cache.objects.io import Damaged
@@ -22,6 +22,7 @@ from hfs.mountd.cache.objects.objects import (
     lend_opened,
     read_ahead,
     read_object,
+    read_objects_ahead,
 )
 from hfs.mountd.cache.objects.pace import WritePace
 from hfs.mountd.cache.objects.room import Health, Room, State
@@ -63,8 +64,10 @@ __all__ = [
     "object_name",
     "read_ahead",
     "read_object",
+    "read_objects_ahead",
     "recall",
     "set_objects_aside",
+    "some_objects",
     "staging_io",
     "stamp_of",
     "stamp_to_keep",

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import random
 import shutil
 import stat
 from collections.abc import Sequence
@@ -35,6 +36,10 @@ _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _PLENTY = 1 << 16
 """Open files, for whoever says nothing about it."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _SAFELY
+
+_FOLDERS = 256
+_OF_A_FOLDER = 4
+"""So many are taken of each, where some are taken by chance."""
 
 _MEMORY_MAGICS = {0x01021994, 0x858458F6}
 """f_type of tmpfs and ramfs (statfs(2))."""
@@ -236,6 +241,22 @@ def set_objects_aside(cache: CacheDirectory) -> None:
         cache.rename(_OBJECTS, f"{_ASIDE}{n}")
     except FileNotFoundError:
         pass  # there never were any
+
+
+def some_objects(directory: int, at_most: int) -> list[int]:
+    """Numbers of objects that lie in this directory, by chance."""
+    found: list[int] = []
+    for folder in random.sample(range(_FOLDERS), _FOLDERS):
+        if len(found) >= at_most:
+            break
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            fd = os.open(f"{folder:02x}", _FOLDER, dir_fd=directory)
+            try:
+                names = [name for name in os.listdir(fd) if name.isdecimal()]
+            finally:
+                os.close(fd)
+            found += map(int, random.sample(names, min(_OF_A_FOLDER, len(names), at_most - len(found))))
+    return found
 
 
 def _file_system_type(fd: int) -> int:

@@ -19,6 +19,10 @@ _FALLOC_FL_PUNCH_HOLE = 0x02
 _SYNC_FILE_RANGE_ALL = 0x07
 """Wait for what is being written, write, and wait for that."""
 
+_READ_AHEAD_BYTES = 128 << 10
+"""Of more the kernel reads the beginning: as much as the readahead of the disk, or its largest request
+(force_page_cache_ra in mm/readahead.c)."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -111,7 +115,9 @@ class ObjectIO:
 
     def will_need(self, fd: int, offset: int, size: int) -> None:
         """Begin to read bytes into the page cache; does not wait for them. Raises OSError."""
-        os.posix_fadvise(fd, offset, size, os.POSIX_FADV_WILLNEED)
+        for start in range(offset, offset + size, _READ_AHEAD_BYTES):
+            wanted = min(_READ_AHEAD_BYTES, offset + size - start)
+            os.posix_fadvise(fd, start, wanted, os.POSIX_FADV_WILLNEED)
 
     def write_out(self, fd: int, offset: int, size: int) -> None:
         """Have bytes written that only memory has, and wait for that; durable they are after a sync.

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hfs.mountd.base.errors import StagingError
-from hfs.mountd.cache.objects import CacheContext, Changed, StagedFile, lend_object, lend_opened, object_name, stamp_of
+from hfs.mountd.cache.objects import (
+    CacheContext,
+    Changed,
+    Disk,
+    StagedFile,
+    lend_object,
+    lend_opened,
+    object_name,
+    some_objects,
+    stamp_of,
+)
 from hfs.mountd.cache.reading.findings import Findings
 from hfs.policies.geometry import Extent
 
@@ -93,6 +103,11 @@ class ObjectLender:
             self._findings.failed(file, number, Extent(0, file.size), error)
             raise StagingError(f"a staged file cannot be read: {error}") from error
 
+    async def lend_some(self, at_most: int, use: Callable[[int], Value]) -> list[Value]:
+        """`use(descriptor)`, in a thread, of so many objects, taken by chance, whatever has become of them. Raises
+        OSError, and what `use` raises."""
+        return await self._context.threads.look(_of_some, self._context.disk, at_most, use)
+
     async def lend_empty(self, use: Callable[[int], Value]) -> Value:
         """`use(descriptor)`, in a thread, of an empty file on the cache's disk: to see whether it would work.
 
@@ -106,3 +121,17 @@ class ObjectLender:
             return await self._context.threads.read(use, fd)
         finally:
             self._context.disk.io.close(fd)
+
+
+def _of_some(disk: Disk, at_most: int, use: Callable[[int], Value]) -> list[Value]:
+    found = []
+    for number in some_objects(disk.directory, at_most):
+        try:
+            fd = disk.open_read(number)
+        except FileNotFoundError:
+            continue  # gone meanwhile
+        try:
+            found.append(use(fd))
+        finally:
+            disk.io.close(fd)
+    return found

@@ -31,6 +31,7 @@ from hfs.mountd.cache.objects import (
     WantedRead,
     read_ahead,
     read_object,
+    read_objects_ahead,
     stamp_of,
 )
 from hfs.mountd.cache.reading.findings import Findings
@@ -172,6 +173,10 @@ class StagedReader:
             for part in _on_disk(file, extent)
         ]
         await self._context.threads.read_ahead(read_ahead, self._context.disk, wanted)
+
+    async def objects_will_need(self, numbers: Sequence[int], at_most: int) -> int:
+        """The same of all bytes of these objects, the first ones first; of how many. Never fails."""
+        return await self._context.threads.read_ahead(read_objects_ahead, self._context.disk, numbers, at_most)
 
     def _expanded_nowait(self, file: StagedFile, index: int, part: Extent) -> memoryview | None:
         """`part` of one shrunk chunk, if the chunk was expanded not long ago."""

@@ -5,6 +5,7 @@ import os
 from hfs.cli.run_summary import since
 from hfs.cli.situation import situation_of
 from hfs.cli.status_screen import MOST_LINES, run_lines, screen
+from hfs.policies.diagnosis.causes import waits_for
 from tests.support.statuses import GB, STATUS, learner, traffic
 
 
@@ -69,6 +70,36 @@ def test_what_is_not_known_is_said() -> None:
     lines = screen({**STATUS, "traffic": traffic(848 * GB, 36 * GB, at_least=True)})
     assert any("jobs read at least 848 GB" in line for line in lines)
     assert screen({"mountpoint": "/m"})[0].startswith("/m  (process ?, up 0 s")
+
+
+def test_what_the_kernel_reads_by_itself_is_told_apart_and_counted_nowhere() -> None:
+    sample = {"sampled_files": 64, "sampled_bytes": 1000, "resident_bytes": 980}
+    by_kernel = {"overlays": True, "look_ups": 3000, "bytes": 330_000_000}
+    status = {**STATUS, "traffic": traffic(2 * GB, GB, at_least=True), "by_kernel": by_kernel}
+    lines = screen({**status, "page_cache": {"staged": sample}})
+    files = "3,000 files of 330 MB looked up for it, how often they were read nobody counts"
+    besides = f"besides, by the kernel itself: {files}"
+    assert f"              {besides}; of a sample of what is staged 98% is in memory" in lines
+    assert "since start   jobs read at least 2.00 GB; the source gave 1.00 GB: spared at least 1.00 GB (50%)" in lines
+    assert any(line.startswith("last minute   jobs read at least ") for line in lines)
+    assert f"              {besides}" in screen(status), "nobody has looked what is in memory"
+    assert run_lines(status)[0] == (
+        f"the source gave 1.00 GB of at least 2.00 GB read: spared at least 1.00 GB (50%); {besides}"
+    )
+    assert not any("besides" in line for line in screen(STATUS))
+    text = "\n".join(screen({**status, "by_kernel": {**by_kernel, "look_ups": 0}}))
+    assert "besides, what is staged is read by the kernel itself" in text
+
+
+def test_readers_that_nobody_sees_are_as_many_as_their_learners_have_started() -> None:
+    """A wait of one of eight is not one of all."""
+    one = learner(0, 50.0)
+    one["epochs"][0] |= {"workers": 8, "cores": 16, "source_wait_s": 60.0}
+    status = {**STATUS, "hints": {"learners": [one]}, "readers": STATUS["readers"][:1]}
+    assert waits_for(situation_of(status)) == "the source"
+    status["by_kernel"] = {"overlays": True, "look_ups": 1, "bytes": 1}
+    assert situation_of(status).readers == 8
+    assert waits_for(situation_of(status)) == "its own decoding or the cache disk"
 
 
 def test_what_is_wrong_comes_with_its_remedy() -> None:

@@ -275,6 +275,43 @@ def test_a_file_of_one_chunk_is_found_without_waiting(tmp_path: Path) -> None:
     run(main)
 
 
+def test_some_objects_are_lent_by_chance(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            for seed in range(1, 6):
+                file = await stage(staging, seed, SIZE)
+            folder = Path(object_path(staging, file)).parent
+            (folder / "7.not-ours-1").write_bytes(b"x")
+            assert await staging.lender.lend_some(64, lambda fd: os.fstat(fd).st_size) == [SIZE] * 5
+            assert len(await staging.lender.lend_some(3, int)) == 3
+
+    run(main)
+
+
+def test_objects_are_read_ahead_where_memory_does_not_seem_to_have_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            files = [await stage(staging, seed, SIZE) for seed in range(1, 4)]
+            numbers = [file.object_id or 0 for file in files]
+            assert await staging.reader.objects_will_need(numbers, 1 << 30) == 0
+            drop_pages(object_path(staging, files[0]))
+            assert await staging.reader.objects_will_need(numbers, SIZE + 5) == SIZE + 5
+            drop_pages(object_path(staging, files[0]))
+            assert await staging.reader.objects_will_need([*numbers, 10**9], 1 << 30) == 3 * SIZE
+            assert await staging.reader.objects_will_need([10**9], 1 << 30) == 0, "there is none"
+
+    run(main)
+
+
+def drop_pages(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
 def test_what_an_earlier_run_staged_is_in_memory_soon(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:

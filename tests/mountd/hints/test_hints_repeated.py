@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
+from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer, ReadWays
 from hfs.mountd.namespace import pages_lost
 from hfs.mountd.wire.hints import At
 from tests.conftest import Logs
@@ -91,7 +91,7 @@ async def test_nothing_is_pushed_once_the_kernel_opens_without_asking() -> None:
         await trio.sleep(5)
         parts.pushed.clear()
         pages_lost(node)
-        parts.warmer._pushes_small = pushes_small
+        parts.warmer._ways = ReadWays(pushes_small, lambda: False)
         await told(learner, order([1, 2, 0], 1))
         await trio.sleep(5)
         assert len(asked) == 2

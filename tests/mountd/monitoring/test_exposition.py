@@ -69,6 +69,7 @@ def test_every_counter_is_told() -> None:
     added |= {f"opens_{answer}": f"opens.{answer}" for answer in ("cached", "passed", "anew", "stateless")}
     traffic = ("bytes_large", "opened_cached_bytes", "opened_passed_bytes", "opens_large_passed")
     added |= dict.fromkeys(traffic, "traffic.read_bytes")
+    added |= {"overlay_look_ups": "by_kernel.look_ups", "overlay_look_up_bytes": "by_kernel.bytes"}
     assert {added.get(name, name) for name in COUNTERS} <= FIGURES
 
 

@@ -31,6 +31,17 @@ SITUATIONS = {
 }
 
 
+UNSEEN = replace(DECODING, kernel_opens=True)
+
+
+def test_what_the_kernel_reads_by_itself_takes_no_time_only_where_it_lies_in_memory() -> None:
+    for situation in (UNSEEN, replace(UNSEEN, in_memory=0.5)):
+        assert found(situation) == []
+        assert waits_for(situation) == "its own decoding or the cache disk"
+        assert "nobody sees how long" in nothing(situation)
+    assert [finding.name for finding in found(replace(UNSEEN, in_memory=0.95))] == ["workers"]
+
+
 @pytest.mark.parametrize("cause", SITUATIONS)
 def test_a_situation_shows_its_cause_first(cause: str) -> None:
     findings = found(SITUATIONS[cause])
