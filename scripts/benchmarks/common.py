@@ -252,10 +252,11 @@ def hfs_mount(work: Work, source: Path, cache: Path | None = None, options: Sequ
 class Reader:
     """One reader program, started and ready; see readers/barrier.py."""
 
-    def __init__(self, script: str, *arguments: object) -> None:
+    def __init__(self, script: str, *arguments: object, within: Sequence[str] = ()) -> None:
+        """`within`: the words of what starts it, such as `hfs run -- `."""
         self.name = script
         self.process = subprocess.Popen(
-            [sys.executable, READERS / script, *(str(argument) for argument in arguments)],
+            [*within, sys.executable, READERS / script, *(str(argument) for argument in arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -287,6 +288,17 @@ class Reader:
         self.send(request)
         return self.answer()
 
+    def end(self, limit_s: float) -> None:
+        """Let it end by itself. Raises BenchError where it does not, and where it fails; `close` it all the same."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"{self.name} did not end in {limit_s:g} s") from None
+        if code:
+            raise BenchError(f"{self.name} ended with exit code {code}; its message is above")
+
     def close(self) -> None:
         # Its workers are in its session; one that waits for a read gets the signal too.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -300,8 +312,8 @@ class Reader:
 
 
 @contextlib.contextmanager
-def reader(script: str, *arguments: object) -> Iterator[Reader]:
-    started = Reader(script, *arguments)
+def reader(script: str, *arguments: object, within: Sequence[str] = ()) -> Iterator[Reader]:
+    started = Reader(script, *arguments, within=within)
     try:
         yield started
     finally:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from scripts.benchmarks.common import BenchError, Reader, reader, together
+from scripts.benchmarks.common import BenchError, reader, together
 from scripts.benchmarks.options import Options
 
 KIB, MIB = 1024, 1024**2
@@ -57,14 +58,19 @@ class Place:
     names: tuple[str, ...]
 
 
+Ask = Callable[[dict[str, Any]], list[dict[str, Any]]]
+"""Has the readers of an access, all at once, do what a request says; the answer of each."""
+
+
 class Duel:
     """The same reads natively and elsewhere. Every ratio is native time / time elsewhere.
 
     Raises BenchError where other bytes are read than natively, or where a reader fails.
     """
 
-    def __init__(self, programs: list[Reader], access: Access, native: Place, seed: int, least_s: float) -> None:
-        self.programs, self.access, self.native, self.seed, self.least_s = programs, access, native, seed, least_s
+    def __init__(self, ask: Ask, access: Access, native: Place, seed: int, least_s: float) -> None:
+        self.access, self.native, self.seed, self.least_s = access, native, seed, least_s
+        self._ask = ask
         self.read_bytes = 0
         """Bytes of one pass of the process that reads most: so many different ones are read at least."""
         self._seen: list[tuple[int, int]] | None = None
@@ -75,7 +81,7 @@ class Duel:
         request = {key: how[key] for key in ("do", "size", "count", "direct")}
         request |= {"root": str(place.root), "names": place.names, "seed": self.seed}
         request["least_s"] = 0.0 if once else self.least_s
-        _, answers = together(self.programs, request)
+        answers = self._ask(request)
         seen = [(answer["bytes"], answer["check"]) for answer in answers]
         if self._seen is None:
             self._seen = seen
@@ -114,4 +120,9 @@ def duel(access: Access, native: Place, options: Options, seed: int) -> Iterator
     """With readers of its own, which end with it."""
     with contextlib.ExitStack() as stack:
         programs = [stack.enter_context(reader("staged.py", index)) for index in range(access.processes)]
-        yield Duel(programs, access, native, seed, LEAST_S_QUICK if options.quick else LEAST_S)
+        yield Duel(lambda request: together(programs, request)[1], access, native, seed, least_s(options))
+
+
+def least_s(options: Options) -> float:
+    """Of a part."""
+    return LEAST_S_QUICK if options.quick else LEAST_S

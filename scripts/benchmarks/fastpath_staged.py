@@ -7,8 +7,9 @@ place is the staged files themselves, so that both sides read the same pages and
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,14 +85,7 @@ class Staged:
             found = mount.status()["staged"]["bytes"]
         if found < self.bytes:
             raise BenchError(f"{found} bytes of {self.bytes} were staged")
-        names = files_at(source)
-        copies = {_prologue(path): path for path in files_at(self.cache) if path.stat().st_size >= PROLOGUE_BYTES}
-        self.names = tuple(str(path.relative_to(source)) for path in names)
-        try:
-            staged = tuple(str(copies[_prologue(path)].relative_to(self.cache)) for path in names)
-        except KeyError:
-            raise BenchError("the cache directory does not hold the source's files byte for byte") from None
-        self.native = Place(self.cache, staged)
+        self.names, self.native = places_of(source, self.cache)
         # Written back now, so that the disk is quiet while something is measured, and then warm.
         forget(self.copies())
         preload(self.cache)
@@ -123,6 +117,17 @@ class Staged:
         return Place(root, self.names)
 
 
+def places_of(source: Path, cache: Path) -> tuple[tuple[str, ...], Place]:
+    """The names of all files, and the same files as they are staged. Raises BenchError where one is not."""
+    names = files_at(source)
+    copies = {_prologue(path): path for path in files_at(cache) if path.stat().st_size >= PROLOGUE_BYTES}
+    try:
+        staged = tuple(str(copies[_prologue(path)].relative_to(cache)) for path in names)
+    except KeyError:
+        raise BenchError("the cache directory does not hold the source's files byte for byte") from None
+    return tuple(str(path.relative_to(source)) for path in names), Place(cache, staged)
+
+
 def _prologue(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -142,9 +147,8 @@ def staged(work: Work, source: Path) -> Iterator[Staged]:
         shutil.rmtree(one.cache, ignore_errors=True)
 
 
-def served_bytes(mount: Mount) -> int:
+def served_bytes(status: Mapping[str, Any]) -> int:
     """Bytes that the daemon has given the kernel, as replies or before it asked."""
-    status = mount.status()
     return sum(status["read_bytes"].values()) + status["ahead"]["pushed_bytes"]
 
 
@@ -156,9 +160,9 @@ def first_and_again(data: Staged, access: Access, mode: str, options: Options, s
     """
     with data.mounted(mode) as mount, duel(access, data.native, options, seed) as reads:
         preload(data.cache)  # others on the machine may have pushed it out
-        place, before = data.place(mount.path), served_bytes(mount)
+        place, before = data.place(mount.path), served_bytes(mount.status())
         first = reads.first(place)
-        served = served_bytes(mount) - before
+        served = served_bytes(mount.status()) - before
         if mode == "passthrough" and served > PAST_THE_DAEMON * reads.read_bytes:
             raise BenchError(f"{served} bytes of {reads.read_bytes} were served by the daemon, in passthrough")
         if mode in ("daemon", "stateless") and served < THROUGH_THE_DAEMON * reads.read_bytes:

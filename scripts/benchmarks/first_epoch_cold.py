@@ -39,7 +39,7 @@ def _read(root: Path, names: list[str], together: Barrier) -> None:
     together.wait(_LIMIT_S)
 
 
-def _touch_memory() -> None:
+def touch_memory() -> None:
     with mmap.mmap(-1, _MEMORY_BYTES) as memory:
         for offset in range(0, _MEMORY_BYTES, mmap.PAGESIZE):
             memory[offset] = 1
@@ -55,7 +55,7 @@ def read_by_four(root: Path, names: list[str], watched: Callable[[], object] = l
     for reader in readers:
         reader.start()
     try:
-        _touch_memory()
+        touch_memory()
         watched()
         together.wait(_LIMIT_S)
         began_s = time.perf_counter()

@@ -25,8 +25,8 @@ WORKERS = 2
 PRESET = "lustre"
 
 
-def image_folder(work: Work, options: Options) -> Path:
-    count = options.size(FILES, FILES_QUICK)
+def image_folder(work: Work, options: Options, files: int = FILES) -> Path:
+    count = options.size(files, FILES_QUICK)
     spec: dict[str, object] = {"count": count, "base": data.BASE_PICTURES, "comment": data.COMMENT_BYTES}
     return data.stamped(work.data / f"images-{count}", spec, partial(data.make_images, count=count))
 
