@@ -112,6 +112,8 @@ class HintSession:
         self._first = 0
         """Position in the epoch of the first sample of the order."""
         self._only_given = False
+        self._is_over = True
+        """No epoch is under way."""
         self.epochs: OrderedDict[int, dict[str, Any]] = OrderedDict()
         self._frame_bytes = 0
         self._blob = _Parts()
@@ -236,11 +238,13 @@ class HintSession:
             await slices.carry_out(schedule.follow_next_steps(self.number, part.epoch, uses))
         else:
             self._note_wait()
+            begins, self._is_over = self._is_over or part.epoch != self.epoch, False
             self._order_bytes = [order_bytes, 0]
             self.epoch, self.samples = part.epoch, length
             self._first, self._only_given = min(max(part.first, 0), _MAX_POSITION), part.only_given
             self._account(part.epoch)
-            await slices.carry_out(plan.begin_steps())
+            if begins:  # else more of an epoch is told, perhaps with each batch
+                await slices.carry_out(plan.begin_steps())
             await slices.carry_out(schedule.follow_steps(self.number, part.epoch, uses, trio.current_time()))
         self._changed()
         return Result(detail={"units": units})
@@ -274,6 +278,7 @@ class HintSession:
     async def _over(self, epoch: int) -> None:
         if self.plan is not None and epoch == self.epoch:
             self._note_wait()
+            self._is_over = True
             await self._plans.slices.carry_out(self.plan.schedule.over_steps(self.number))
             self._changed()
 

@@ -64,7 +64,7 @@ class Job:
         plain = Shuffled(len(self.files), seed)
         if not self.hint:
             return plain
-        return self.hinted(plain, files=self.files.paths, mount=self.root)
+        return self.hinted(plain, files=self.files.paths, mount=self.root, ahead=True)
 
     def epoch(self, epoch: int, seed: int, compute_s: float) -> dict[str, Any]:
         begin = time.monotonic()

@@ -32,7 +32,7 @@ class Job:
             if self.args.hint:
                 from hfs.hint import hinted
 
-                self.sampler = hinted(self.sampler, files=self.paths, mount=self.args.root)
+                self.sampler = hinted(self.sampler, files=self.paths, mount=self.args.root, ahead=True)
         self.sampler.set_epoch(epoch)
         return iter(self.sampler)
 

@@ -260,6 +260,17 @@ def test_of_what_is_not_known_what_was_given_out_is_told(daemon: FakeDaemon, kin
     assert first + len(indices) == len(given)
 
 
+def test_to_tell_what_was_given_out_takes_a_part_of_the_time(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told_order, "_FREE_S", 0.0)
+    monkeypatch.setattr(told_order, "_PART", 1e-9)
+    monkeypatch.setattr(told_order, "AT_S", 0.0)
+    assert len(list(itertools.islice(hint_with(daemon)(KINDS["draws lazily"]()), 12))) == 12
+    gc.collect()
+    assert len(heard(daemon).windows()) == 1
+
+
 @pytest.mark.parametrize(
     "kind", ["has a state and draws lazily", "has a state and follows the losses", "other each time"]
 )

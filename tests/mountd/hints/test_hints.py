@@ -444,3 +444,21 @@ async def test_an_order_may_be_told_by_parts_of_the_epoch() -> None:
         await told(learner, At(-(1 << 62)))  # nonsense is harmless
         await told(learner, Over(0))
         assert learner.shown()["total"] == 0
+
+
+async def test_what_is_here_is_looked_for_again_when_an_epoch_begins_and_not_with_each_part_of_it() -> None:
+    async with daemon(source_of(40), workers=1) as parts:
+        learner = await joined(parts, list_of(40))
+        await told(learner, order([0]))
+        assert learner.plan is not None
+        schedule = learner.plan.schedule
+        schedule.here(30, SIZE)  # the data plane has it, and no object is known
+        for first in range(1, 10):
+            await told(learner, Order(0, np.arange(first, dtype="<i8").tobytes(), only_given=True))
+            assert not schedule.units.is_absent(30)
+        await told(learner, Over(0))
+        await told(learner, order([1]))
+        assert schedule.units.is_absent(30)
+        schedule.here(30, SIZE)
+        await told(learner, Order(1, np.arange(2, dtype="<i8").tobytes()))
+        assert schedule.units.is_absent(30)
