@@ -103,6 +103,7 @@ COUNTERS: dict[str, str] = {
     "inodes_renumbered": "names found with another inode number, and with the size and times that they had",
     "short_replies": "replies that would have been too short and became errors",
     "interrupted": "requests given up because their reader was killed",
+    "requests_put_off": "requests that waited since their user had as many under way as is his",
     "unexpected_errors": "exceptions that no rule foresaw (each is in the log)",
 }
 

@@ -25,6 +25,7 @@ from hfs.mountd.fuse import (
     Fuse,
     Handlers,
     Interrupts,
+    RequestQuota,
     XattrReplies,
 )
 from hfs.mountd.namespace import seconds
@@ -42,8 +43,10 @@ def fuse_of(
     """What answers the kernel, not mounted yet."""
     namespace, permissions, metrics = names.namespace, names.permissions, basics.metrics
     opening, handles, read_path, readers = files.opening, storage.handles, files.read_path, files.readers
-    boundary = Boundary(Interrupts(nursery, metrics), metrics)
-    fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions, control.tunnels)
+    interrupts = Interrupts(nursery, metrics)
+    quota = RequestQuota(interrupts, metrics)
+    boundary = Boundary(interrupts, quota, metrics)
+    fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions, control.tunnels, quota)
     entries = EntryReplies(namespace, permissions, opening)
     handlers = Handlers(
         boundary,

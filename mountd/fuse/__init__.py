@@ -13,6 +13,7 @@ from hfs.mountd.fuse.handlers import Handlers
 from hfs.mountd.fuse.interrupts import Interrupts
 from hfs.mountd.fuse.opened_files import FileReplies
 from hfs.mountd.fuse.push import KernelPageCache
+from hfs.mountd.fuse.quota import RequestQuota
 from hfs.mountd.fuse.session import DevFuse
 from hfs.mountd.fuse.xattrs import XattrReplies
 
@@ -27,5 +28,6 @@ __all__ = [
     "Handlers",
     "Interrupts",
     "KernelPageCache",
+    "RequestQuota",
     "XattrReplies",
 ]

@@ -1,8 +1,8 @@
 """The boundary of the handlers: what may leave one, and how its wait ends when its caller is killed.
 
 pyfuse3 ends the mount for everybody on any exception but FUSEError. So each handler is `bounded`: its exceptions become
-errnos by the table of `errors`; what no rule foresaw is logged with its traceback, counted and answered EIO. One that
-may wait is `interruptible` besides.
+errnos by the table of `errors`; what no rule foresaw is logged with its traceback, counted and answered EIO. It counts
+for its user as long as it runs. One that may wait is `interruptible` besides.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import trio
 from hfs.mountd.base.errors import errno_of
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fuse.interrupts import Interrupts
+from hfs.mountd.fuse.quota import RequestQuota
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,9 @@ log = logging.getLogger(__name__)
 class Boundary:
     """Of the handlers of one mount."""
 
-    def __init__(self, interrupts: Interrupts, metrics: Metrics) -> None:
+    def __init__(self, interrupts: Interrupts, quota: RequestQuota, metrics: Metrics) -> None:
         self.interrupts = interrupts
+        self.quota = quota
         self.metrics = metrics
         self.makes_room = False
         """Requests that cannot be answered any more are left to another daemon, to which the kernel sends them again.
@@ -55,6 +57,8 @@ def bounded(handler: _Handler) -> _Handler:
 
     @functools.wraps(handler)
     async def guarded(self: _HasBoundary, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
+        uid = fastpath.uid_of_request()
+        self.boundary.quota.begin(uid)
         try:
             return await handler(self, *args)
         except pyfuse3.FUSEError:
@@ -78,6 +82,8 @@ def bounded(handler: _Handler) -> _Handler:
             if group.split((trio.Cancelled, Exception))[1] is not None:
                 raise
             raise pyfuse3.FUSEError(errno.EIO) from None
+        finally:
+            self.boundary.quota.end(uid)
 
     return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature, mypy cannot see it
 

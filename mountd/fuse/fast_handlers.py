@@ -18,6 +18,7 @@ from typing import Protocol
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.files import Handles, Opening, Readers, ReadPath
+from hfs.mountd.fuse.quota import RequestQuota
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.namespace import Namespace, Node, Permissions, wanted_by
 
@@ -44,6 +45,7 @@ class FastHandlers:
         readers: Readers,
         permissions: Permissions,
         tunnels: ControlTunnels,
+        quota: RequestQuota,
     ) -> None:
         self._read_path = read_path
         self._opening = opening
@@ -52,6 +54,7 @@ class FastHandlers:
         self._readers = readers
         self._permissions = permissions
         self._tunnels = tunnels
+        self._quota = quota
 
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
@@ -137,6 +140,10 @@ class FastHandlers:
     def exchange(self, argument: bytes, thread_id: int, uid: int, gid: int) -> bytes | int:
         """Bytes of a control connection, both ways: the one ioctl that there is. It has no handler."""
         return self._tunnels.exchange(argument, thread_id, uid, gid)
+
+    def puts_off(self, which: int, uid: int, token: int, thread_id: int) -> bool:
+        """Whether a request that was not answered waits until its user has room for it."""
+        return self._quota.puts_off(which, uid, token, thread_id)
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back lookup counts."""

@@ -20,11 +20,9 @@ from hfs.mountd.core.background import start_for_life
 from hfs.mountd.core.beat import Beat
 from hfs.mountd.fuse.fast_handlers import FastHandlers
 from hfs.mountd.fuse.handlers import Handlers
+from hfs.mountd.fuse.quota import MAX_REQUESTS
 from hfs.mountd.fuse.session import DevFuse, open_session
 from hfs.mountd.wire.handover import Handover
-
-_MAX_TASKS = 2000
-"""Requests served at once. With pyfuse3's 99 as many readers hung in the source stopped every other read."""
 
 _MOST_THREADS = 4
 """Of the data plane: a warm open and its close take one of them 10 to 20 us, so four serve 200 000 files a second."""
@@ -105,11 +103,13 @@ class Fuse:
             with self._serving:
                 async with trio.open_nursery() as nursery:
                     start_for_life(nursery, "watch of the connection", self._watch, beat)
-                    await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=_MAX_TASKS)
+                    await pyfuse3.main(min_tasks=_MIN_TASKS, max_tasks=MAX_REQUESTS)
                     nursery.cancel_scope.cancel()
         finally:
             beat.end()
             self._plane.stop()
+            if not self._handlers.boundary.makes_room:
+                self._handlers.boundary.quota.give_up_all()
 
     async def wait_begun(self) -> None:
         """Until the kernel's first request has been answered."""

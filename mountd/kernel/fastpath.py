@@ -67,6 +67,12 @@ class Extension(Protocol):
 
     def request(self) -> tuple[int, int]: ...
 
+    def uid(self) -> int: ...
+
+    def go_on(self, which: int, /) -> None: ...
+
+    def give_up(self, which: int, number: int, /) -> None: ...
+
     def node(self) -> int: ...
 
     def unique(self) -> int: ...
@@ -201,6 +207,23 @@ def request() -> tuple[int, int]:
     The token is 0 without the extension, the id 0 if the caller is in a pid namespace that we do not see.
     """
     return _extension.request() if _extension is not None else (0, 0)
+
+
+def uid_of_request() -> int:
+    """The user whose request it is; to be asked before the handler's first await. 0 without the extension."""
+    return _extension.uid() if _extension is not None else 0
+
+
+def go_on(which: int) -> None:
+    """A request that was put off is handed to its handler, in a moment."""
+    assert _extension is not None
+    _extension.go_on(which)
+
+
+def give_up(which: int, number: int) -> None:
+    """A request that was put off is answered with this errno."""
+    assert _extension is not None
+    _extension.give_up(which, number)
 
 
 def node_of_request() -> int:

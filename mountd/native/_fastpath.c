@@ -10,7 +10,7 @@
  *   fuse_add_direntry_plus    gives names without nodes (_fastpath_names.c)
  *   fuse_session_fd           what pyfuse3 waits for: the queue of the data plane (plane/plane.h), whose threads read
  *   fuse_session_receive_buf  the next request of that queue; answers at once what needs no waiting (_fastpath_at_once.c)
- *   fuse_session_process_buf  hands what does need it to pyfuse3
+ *   fuse_session_process_buf  hands what does need it to pyfuse3 (_fastpath_kept.c)
  *   fuse_session_mount        gives a session on the keeper's connection the INIT request that the keeper has read
  *
  * Everything here runs in the daemon's one event loop thread, with the GIL held: no locks. Decides nothing.
@@ -74,27 +74,8 @@ void begin(fuse_req_t req) {
     request.token++;
     request.plain = 0;
     request.pid = fuse_req_ctx(req)->pid;
+    request.uid = fuse_req_ctx(req)->uid;
     fuse_req_interrupt_func(req, interrupted, (void *)(uintptr_t)request.token);
-}
-
-#define TRACKED(operation, parameters, ...)          \
-    static void tracked_##operation parameters {     \
-        begin(req);                                  \
-        theirs.operation(__VA_ARGS__);               \
-    }
-
-TRACKED(readlink, (fuse_req_t req, fuse_ino_t ino), req, ino)
-TRACKED(opendir, (fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi), req, ino, fi)
-TRACKED(readdirplus, (fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi), req, ino,
-        size, off, fi)
-TRACKED(statfs, (fuse_req_t req, fuse_ino_t ino), req, ino)
-TRACKED(getxattr, (fuse_req_t req, fuse_ino_t ino, const char *name, size_t size), req, ino, name, size)
-TRACKED(listxattr, (fuse_req_t req, fuse_ino_t ino, size_t size), req, ino, size)
-
-static void tracked_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
-    begin(req);
-    request.plain = 1;
-    theirs.readdirplus(req, ino, size, off, fi);
 }
 
 /* ---- the session -------------------------------------------------------------------------------------------------- */
@@ -108,7 +89,7 @@ static void init(void *userdata, struct fuse_conn_info *conn) {
     /* Every listing could take attributes: whether it gets them is for us to say. Left to decide by itself the kernel asks
      * for them at the start of a directory only, and `find -size` looks up all the rest: 65 us a name instead of 10. What
      * wants names alone pays with four times as many requests, 0.6 us a name. A kernel that an earlier daemon has told
-     * otherwise decides all the same: see tracked_readdir. */
+     * otherwise decides all the same: see READDIR in _fastpath_kept.c. */
     conn->want &= ~FUSE_CAP_READDIRPLUS_AUTO;
     /* A read past the page cache is a request of its own, which the kernel interrupts. As asynchronous requests, which
      * read(2) then waits for, it would not: the reader of a source that hangs could not be killed. */
@@ -136,13 +117,7 @@ static const struct fuse_lowlevel_ops *wrap(const struct fuse_lowlevel_ops *op, 
     ours = theirs;
     ours.init = init;
     answer_at_once(&ours);
-    ours.readlink = tracked_readlink;
-    ours.opendir = tracked_opendir;
-    ours.readdir = tracked_readdir;
-    ours.readdirplus = tracked_readdirplus;
-    ours.statfs = tracked_statfs;
-    ours.getxattr = tracked_getxattr;
-    ours.listxattr = tracked_listxattr;
+    keep_for_pyfuse3(&ours);
     wrapped = 1;
     return &ours;
 }
@@ -271,6 +246,11 @@ static PyObject *py_request(PyObject *self, PyObject *noargs) {
     return Py_BuildValue("(Ki)", (unsigned long long)request.token, (int)request.pid);
 }
 
+static PyObject *py_uid(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    return PyLong_FromUnsignedLong(request.uid);
+}
+
 static PyObject *py_node(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     return PyLong_FromUnsignedLongLong(request.node);
@@ -306,8 +286,8 @@ static PyObject *py_back(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"want", py_want, METH_VARARGS,
      "want(max_background, stack_depth, on_interrupt, at_once, yield_fd): before the mount. on_interrupt(token) is "
-     "called when the kernel interrupts a request; at_once has lookup, forget, getattr, open, read, release and "
-     "exchange, which do not wait; while yield_fd is readable the event loop has its turn."},
+     "called when the kernel interrupts a request; at_once has lookup, forget, getattr, open, read, release, "
+     "exchange and puts_off, which do not wait; while yield_fd is readable the event loop has its turn."},
     {"found", py_found, METH_NOARGS,
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
     {"feed", py_feed, METH_VARARGS,
@@ -315,6 +295,9 @@ static PyMethodDef methods[] = {
     {"fed", py_fed, METH_NOARGS, "fed() -> bool: a session was mounted that has processed it."},
     {"request", py_request, METH_NOARGS,
      "request() -> (token, pid): of the request whose handler runs; good until its first await."},
+    {"uid", py_uid, METH_NOARGS, "uid() -> int: the user whose request it is."},
+    {"go_on", fastpath_go_on, METH_O, "go_on(which): a request that was put off is handed to its handler."},
+    {"give_up", fastpath_give_up, METH_VARARGS, "give_up(which, errno): it is answered so."},
     {"node", py_node, METH_NOARGS, "node() -> int: the node id of the read whose handler runs; good until its first await."},
     {"unique", py_unique, METH_NOARGS,
      "unique() -> int: the kernel's number of the request whose handler runs; good until its first await."},

@@ -3,7 +3,7 @@
  * A request costs pyfuse3 a turn of the event loop, a task switch and a coroutine: some 120 us of the daemon's time,
  * whatever is asked. Most requests need nothing of that: the name is known, the bytes are in memory. So each request of
  * the kinds below is first shown to a plain method of `at_once`. It answers with a value, with an errno, or with None:
- * then the request is kept, and pyfuse3, which is told that a request has arrived, is handed just this one.
+ * then the request is kept (_fastpath_kept.c), and pyfuse3, which is told that a request has arrived, is handed just this one.
  */
 #include "_fastpath.h"
 
@@ -15,11 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, IOCTL = 39, BATCH_FORGET = 42 }; /* <linux/fuse.h> */
-
 #define DELEGATED (UINT64_C(1) << 62) /* in the number of a handle: mountd/files/handles.py */
-
-#define SEEK ((size_t)1 << 30) /* a READ of so many bytes, which is none: mountd/kernel/fastpath.py */
 
 #define WATCH_NS 20000  /* looked for without sleeping: on an idle machine the next request comes within this time */
 #define LINGER_NS 50000 /* the next request of a reader who has just been answered comes within this time */
@@ -28,26 +24,6 @@ enum { LOOKUP = 1, FORGET = 2, GETATTR = 3, OPEN = 14, READ = 15, RELEASE = 18, 
 #define FORGOTTEN_BYTES (48 + 64 * 16) /* of a FORGET of many that is gone through at once: 64 take a millisecond or two */
 
 int yield_fd = -1; /* when this descriptor is readable the event loop has its turn at once: a thread has a result */
-
-static int showing; /* inside fuse_session_receive_buf */
-
-static struct { /* the request that was not answered at once */
-    uint32_t opcode;
-    fuse_req_t req;
-    fuse_ino_t ino;
-    const char *name;
-    size_t size;
-    off_t off;
-    int has_fi;
-    struct fuse_file_info fi;
-} kept;
-
-static void keep(uint32_t opcode, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size, off_t off,
-                 const struct fuse_file_info *fi) {
-    kept.opcode = opcode, kept.req = req, kept.ino = ino, kept.name = name, kept.size = size, kept.off = off;
-    kept.has_fi = fi != NULL;
-    if (fi) kept.fi = *fi;
-}
 
 /* True if `answer` is a value. If not, it is consumed, and the request answered with an errno or kept. */
 static int is_value(PyObject *answer, uint32_t opcode, fuse_req_t req, fuse_ino_t ino, const char *name, size_t size,
@@ -134,8 +110,7 @@ static void our_lookup(fuse_req_t req, fuse_ino_t parent, const char *name) {
         finish(answer, req, right);
         return;
     }
-    begin(req);
-    theirs.lookup(req, parent, name);
+    keep(LOOKUP, req, parent, name, 0, 0, NULL);
 }
 
 static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
@@ -154,8 +129,7 @@ static void our_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
         finish(answer, req, right);
         return;
     }
-    begin(req);
-    theirs.getattr(req, ino, fi);
+    keep(GETATTR, req, ino, NULL, 0, 0, fi);
 }
 
 static void our_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
@@ -179,8 +153,7 @@ static void our_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) 
         finish(answer, req, right);
         return;
     }
-    begin(req);
-    theirs.open(req, ino, fi);
+    keep(OPEN, req, ino, NULL, 0, 0, fi);
 }
 
 static void our_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi) {
@@ -198,16 +171,7 @@ static void our_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, str
         finish(answer, req, right);
         return;
     }
-    begin(req);
-    request.node = ino; /* pyfuse3's handler gets the handle alone, which is 0 if the kernel opened without us */
-    theirs.read(req, ino, size, off, fi);
-}
-
-/* pyfuse3 knows none. Its answer is eight bytes, an offset, and a READ is answered with bytes: so it takes it for one. */
-static void our_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi) {
-    begin(req);
-    request.node = ino;
-    theirs.read(req, ino, SEEK + (size_t)whence, off, fi);
+    keep(READ, req, ino, NULL, size, off, fi);
 }
 
 static void our_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi) {
@@ -319,6 +283,7 @@ static int take(struct fuse_session *se, struct fuse_buf *buf) {
 int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
     static int (*receive)(struct fuse_session *, struct fuse_buf *);
     static void (*process)(struct fuse_session *, const struct fuse_buf *);
+    if (kept_goes_on()) return 1;
     if (!receive) receive = real("fuse_session_receive_buf"), process = real("fuse_session_process_buf");
     if (wrapped && queue_event_fd() >= 0) receive = take;
     int64_t end_ns = now_ns() + TURN_NS;
@@ -332,6 +297,7 @@ int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
         if (!at_once) return size;
         switch (((const uint32_t *)buf->mem)[1]) {
         case LOOKUP: case FORGET: case GETATTR: case OPEN: case READ: case RELEASE: case IOCTL: break;
+        case READLINK: case STATFS: case GETXATTR: case LISTXATTR: case OPENDIR: case READDIR: case READDIRPLUS: case LSEEK: break;
         case BATCH_FORGET:
             if (size <= FORGOTTEN_BYTES) break;
             return size; /* the handler goes through it in slices */
@@ -340,22 +306,8 @@ int fuse_session_receive_buf(struct fuse_session *se, struct fuse_buf *buf) {
         showing = 1;
         process(se, buf);
         showing = 0;
-        if (kept.opcode) return size;
+        if (kept_for_pyfuse3()) return size;
         if (now_ns() >= end_ns || !another_comes(fuse_session_fd(se))) return -EINTR; /* pyfuse3 comes back */
-    }
-}
-
-void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *buf) {
-    static void (*process)(struct fuse_session *, const struct fuse_buf *);
-    if (!process) process = real("fuse_session_process_buf");
-    uint32_t opcode = kept.opcode;
-    kept.opcode = 0;
-    switch (opcode) {
-    case LOOKUP: our_lookup(kept.req, kept.ino, kept.name); break;
-    case GETATTR: our_getattr(kept.req, kept.ino, kept.has_fi ? &kept.fi : NULL); break;
-    case OPEN: our_open(kept.req, kept.ino, &kept.fi); break;
-    case READ: our_read(kept.req, kept.ino, kept.size, kept.off, &kept.fi); break;
-    default: process(se, buf);
     }
 }
 
@@ -368,5 +320,4 @@ void answer_at_once(struct fuse_lowlevel_ops *ops) {
     ops->read = our_read;
     ops->release = our_release;
     ops->ioctl = our_ioctl;
-    ops->lseek = our_lseek;
 }

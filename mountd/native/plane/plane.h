@@ -52,6 +52,7 @@
 
 int queue_open(void);                              /* 0, or an errno; once, before anything else */
 int queue_event_fd(void);                          /* readable while there is a request, or the end; -1: not open */
+void queue_wake(void);                             /* it is readable once more, though there may be none */
 void queue_reset(void);                            /* empty, and not ended: for another mount */
 void queue_put(const void *request, size_t size);  /* waits while the queue is full, and nobody ends it */
 ssize_t queue_take(void *buffer, size_t room);     /* its size; -EAGAIN: there is none; 0: the connection is gone */

@@ -57,6 +57,12 @@ static void untell(void) {
     if (read(queue.event_fd, &count, sizeof count) < 0) return;
 }
 
+void queue_wake(void) {
+    pthread_mutex_lock(&queue.lock);
+    tell();
+    pthread_mutex_unlock(&queue.lock);
+}
+
 void queue_reset(void) {
     pthread_mutex_lock(&queue.lock);
     queue.first = queue.used = 0;

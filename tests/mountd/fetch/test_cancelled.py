@@ -30,6 +30,7 @@ from hfs.mountd.fuse.handlers import Handlers
 from hfs.mountd.fuse.interrupts import Interrupts
 from hfs.mountd.fuse.opened_files import FileReplies
 from hfs.mountd.fuse.push import KernelPageCache
+from hfs.mountd.fuse.quota import RequestQuota
 from hfs.mountd.fuse.xattrs import XattrReplies
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.permissions import Permissions
@@ -237,13 +238,15 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
     answers = Answers(namespace.silence, trio.current_time, ttl_s=60)
     permissions = Permissions(source, SourceAsUser(-1, source.threads), answers, namespace.root, metrics, others=False)
     xattrs = Xattrs(source, answers, trio.current_time, ttl_s=60)
-    boundary, readers = Boundary(Interrupts(nursery, metrics), metrics), Readers()
+    interrupts, readers = Interrupts(nursery, metrics), Readers()
+    quota = RequestQuota(interrupts, metrics)
+    boundary = Boundary(interrupts, quota, metrics)
     sparse_files = SparseFiles(source, namespace, nursery)
     tunnels: typing.Any = None  # nobody asks for one, nor for overlays
     entries = EntryReplies(namespace, permissions, opening)
     return Handlers(
         boundary,
-        FastHandlers(parts.read_path, opening, namespace, handles, readers, permissions, tunnels),
+        FastHandlers(parts.read_path, opening, namespace, handles, readers, permissions, tunnels, quota),
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
         FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, sparse_files, boundary),
