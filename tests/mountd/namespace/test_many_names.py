@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import math
 import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
 
 from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.namespace import refreshing
 from hfs.mountd.namespace.namespace import Namespace
 from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import SOME_NAMES, Node
@@ -57,6 +60,25 @@ async def test_one_name_more_or_less_of_many_copies_none_of_the_others() -> None
         tracemalloc.stop()
     assert peak_bytes < 8 * MANY, "a copy takes that"
     assert len(node.dentries) == MANY - 2
+
+
+async def test_a_refresh_goes_through_all_names_once_and_not_once_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, namespace, node = await many_names(math.inf)
+    expired: list[Node] = []
+
+    def expire(node: Node) -> None:
+        expired.append(node)
+        really_expire(node)
+
+    really_expire = refreshing.expire
+    monkeypatch.setattr(refreshing, "expire", expire)
+
+    async def at_once(function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    await refreshing.Refreshing(namespace).refresh(b"", lambda _directories: None, at_once)
+    assert expired.count(node) == 1
+    assert not any(dentry.expires_s > 0 for dentry in node.dentries)
 
 
 async def test_of_many_names_some_are_asked() -> None:
