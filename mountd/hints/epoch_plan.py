@@ -34,7 +34,7 @@ _SMALL_FILE_BYTES = 110_000
 """What a file of a list is taken for until one has been looked at: an image."""
 
 
-_LOOKED_AT = 1 << 13
+_LOOKED_AT = 1 << 12
 """Units that are looked at one by one in a step."""
 
 

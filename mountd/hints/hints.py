@@ -12,11 +12,14 @@ no path.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Sequence
 
 import trio
 
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.slices import SLICE_S
 from hfs.mountd.hints.epoch_plan import EpochPlan, Work
 from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
 from hfs.mountd.hints.plan_changes import PlanChanges
@@ -30,10 +33,6 @@ log = logging.getLogger(__name__)
 
 _FILES_AT_ONCE = 16
 """Small files of one piece of work: one trip to a thread for all of them, and no longer than 0.1 s on a slow source."""
-
-_LOOKS = 2
-"""A look for work covers a quarter of a million uses, in a millisecond or two. After so many that have found none, of
-all plans together, it goes on in the next turn."""
 
 _NEAR_UNITS = 256
 """Uses ahead of the sampler that are made ready: two batches, and less than a tenth of a second of a fast reader."""
@@ -62,7 +61,10 @@ class HintFollower:
         self._changes = changes
         self._metrics = metrics
         self._looks_on = False
-        """A worker goes on looking in the next turn."""
+        """A worker goes on looking in the next turn: a look for work takes a slice of time, for all plans together."""
+        self._left = 0
+        """Plans that are to be looked at before there is nothing to fetch, unless there are changes."""
+        self._changes_seen = -1
 
     # -- staging ------------------------------------------------------------------------------------------------------
 
@@ -70,10 +72,15 @@ class HintFollower:
         """What to fetch now."""
         if self._changes.held_back or self._looks_on:
             return None
-        looks = 0
-        now_s = trio.current_time()
-        for plan in self._plans.followed():
+        now_s, until_s = trio.current_time(), time.thread_time() + SLICE_S
+        followed = list(self._plans.followed())
+        if not self._left or self._changes.count != self._changes_seen:
+            self._left, self._changes_seen = len(followed), self._changes.count
+        for plan in followed[: self._left]:
+            if time.thread_time() >= until_s:
+                return self._look_on(plan, followed[: followed.index(plan)])
             whole = plan.layout.whole
+            self._left -= 1
             if not (whole or self._chunks.may_begin(plan)):
                 continue
             limit = self._files_at_once(plan) if whole else 1
@@ -81,11 +88,11 @@ class HintFollower:
             while not (units := fetch_order.take(limit, self._reservation.budget_bytes(), now_s)):
                 if not fetch_order.searching:
                     break
-                looks += 1
-                if looks >= _LOOKS:
-                    self._looks_on = True
-                    return Work(plan, ())
+                if time.thread_time() >= until_s:
+                    self._left = len(followed)
+                    return self._look_on(plan, followed[: followed.index(plan) + 1])
             if units:
+                self._left = 0
                 self._plans.move_to_end(plan.key)  # one plan after the other
                 if not whole:
                     self._chunks.begin(now_s)
@@ -93,6 +100,13 @@ class HintFollower:
             if self._reservation.is_tight:
                 self._changes.starve()
         return None
+
+    def _look_on(self, plan: EpochPlan, looked_at: Sequence[EpochPlan]) -> Work:
+        """In the next turn, with those that have not been looked at first."""
+        for each in looked_at:
+            self._plans.move_to_end(each.key)
+        self._looks_on = True
+        return Work(plan, ())
 
     @staticmethod
     def _files_at_once(plan: EpochPlan) -> int:
@@ -110,8 +124,7 @@ class HintFollower:
                 await trio.lowlevel.checkpoint()
             finally:
                 self._looks_on = False
-                self._plans.move_to_end(work.plan.key)
-                self._changes.landed()
+                self._changes.look_on()
             return
         left = set(work.units)
         work.plan.under_way.update(work.units)

@@ -23,6 +23,8 @@ class PlanChanges:
         self._more = trio.Event()
         self._held_back = False
         self._starved = False
+        self.count = 0
+        """Another number whenever there may be something to fetch that there was not."""
 
     @property
     def held_back(self) -> bool:
@@ -37,10 +39,16 @@ class PlanChanges:
     def go_on(self) -> None:
         """There may be something to fetch, and room for it."""
         self._held_back = False
+        self.count += 1
         self._wake()
 
     def landed(self) -> None:
         """What was being fetched is no longer."""
+        self.count += 1
+        self._wake()
+
+    def look_on(self) -> None:
+        """Not all has been looked at."""
         self._wake()
 
     def hold_back(self) -> None:

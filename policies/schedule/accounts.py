@@ -16,8 +16,8 @@ from hfs.policies.schedule.uses import Indices
 
 _NOBODY = -1
 
-STEP_UNITS = 1 << 17
-"""What is looked at in one step where all are: a millisecond at most."""
+STEP_UNITS = 1 << 15
+"""What is looked at in one step where all are: a millisecond or two, where the processor has to fetch each of them."""
 
 
 class Accounts:

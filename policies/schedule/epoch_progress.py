@@ -102,6 +102,11 @@ class EpochProgress:
         """Nothing of the epoch is pending."""
         self.uses, self.position = None, 0
 
+    @property
+    def may_want(self) -> bool:
+        """Some of its uses may lack their unit; a microsecond."""
+        return any(uses is not None and uses.may_lack for uses in (self.uses, self.following))
+
     def orders(self) -> list[tuple[Uses, int]]:
         """The orders that are known, and the sampler's position in each: before the start of one that follows."""
         found = [] if self.uses is None else [(self.uses, self.position)]

@@ -20,8 +20,12 @@ from hfs.policies.schedule.epoch_progress import EpochProgress, judge_some, lear
 from hfs.policies.schedule.merging import Merged, Wanted, merge
 from hfs.policies.schedule.unit_table import UnitTable
 
-_LOOK_AT_USES = 1 << 18
+_LOOK_AT_USES = 1 << 16
 """Uses that one `take` looks at, over all learners: about a millisecond."""
+
+_AT_ONCE = 32
+"""Learners among whose orders one `take` chooses: each costs 50 us, and all of a user's would take 10 ms. Where units
+hold many samples, a choice is one for many takes, and is made among all."""
 
 
 class FetchOrder:
@@ -37,6 +41,11 @@ class FetchOrder:
         self._sweep_units = sweep_units
         self.searching = False
         """The last `take` was short since it had looked at enough, not since there is no more: ask again."""
+        self._turns: dict[int, int] = {}
+        """When each learner had its turn, where there are many: by number, of `_turn`."""
+        self._turn = 0
+        self._in_vain: set[int] = set()
+        """Those who had it since somebody has got something."""
 
     def take(self, limit: int, budget_bytes: int, now_s: float) -> list[int]:
         """At most `limit` units to fetch now, soonest use first. Each is given once and then needs one of the
@@ -57,8 +66,10 @@ class FetchOrder:
         taken = take(going, limit, budget_bytes)
         # These may use what the others leave, and nothing that the others would miss.
         left_bytes = budget_bytes - sum(map(self._units.ahead_bytes_of, going))
-        if len(taken) < limit and left_bytes > 0:
+        if len(taken) < limit and left_bytes > 0 and not self.searching:
             taken += take(stopped, limit - len(taken), left_bytes)
+        if taken or not self.searching:
+            self._in_vain.clear()
         return taken
 
     @property
@@ -79,8 +90,12 @@ class FetchOrder:
         """The learners' next units, merged by time, within the budget; they are taken and charged."""
         taken: list[int] = []
         rates = learner_rates(self._learners)
+        if len(learners) > _AT_ONCE:
+            learners, budget_bytes = self._whose_turn(learners, budget_bytes)
         look_at = self._uses_to_look_at(learners)
-        while learners and len(taken) < limit:
+        for _ in range(_AT_ONCE // max(1, len(learners)) + 1):
+            if not learners or len(taken) >= limit:
+                break
             merged = self._merged(learners, limit - len(taken), budget_bytes, rates, look_at)
             if merged is None or not len(merged.units):
                 break
@@ -117,6 +132,22 @@ class FetchOrder:
                 taken.append(coming.unit)
             self._sweep.go_on()
         return taken
+
+    def _whose_turn(
+        self, learners: dict[int, EpochProgress], budget_bytes: int
+    ) -> tuple[dict[int, EpochProgress], int]:
+        """As many as are gone through at once, of those who may want something, and their part of the budget."""
+        wanting = [learner for learner, found in learners.items() if found.may_want]
+        idle = learners.keys() - wanting
+        idle_bytes = sum(min(self._units.ahead_bytes_of(learner), budget_bytes // len(learners)) for learner in idle)
+        left = sorted(set(wanting) - self._in_vain, key=lambda learner: self._turns.get(learner, 0))
+        chosen = left[:_AT_ONCE]
+        self.searching |= len(left) > len(chosen)
+        self._in_vain.update(chosen)
+        self._turn += 1
+        self._turns = {learner: self._turns.get(learner, 0) for learner in wanting} | dict.fromkeys(chosen, self._turn)
+        part_bytes = (budget_bytes - idle_bytes) * len(chosen) // max(1, len(wanting))
+        return {learner: learners[learner] for learner in chosen}, part_bytes
 
     @staticmethod
     def _uses_to_look_at(learners: Mapping[int, EpochProgress]) -> dict[int, int]:

@@ -106,7 +106,7 @@ class Schedule:
             failed = np.flatnonzero(self.units.state[first:end] == FAILED) + first
             failed = failed[uses.heads(failed) < uses.n]
             self.units.try_again(failed)
-            self._reopen(failed)
+            yield from self._reopen(failed)
             yield
 
     def follow_next_steps(self, learner: int, epoch: int, uses: Uses) -> Iterator[None]:
@@ -196,11 +196,11 @@ class Schedule:
     def refused(self, unit: int) -> None:
         """It was not fetched now: it will be given again."""
         self.units.refused(unit)
-        self._reopen(np.array([unit]))
+        _to_the_end(self._reopen(np.array([unit])))
 
     def evicted(self, units: Indices) -> None:
         """These are no longer here: they are given again if a use of them lies ahead. Units being fetched stay so."""
-        self._reopen(self.units.evict(units))
+        _to_the_end(self._reopen(self.units.evict(units)))
 
     def near(self, learner: int, limit: int) -> list[int]:
         """Which units that are here to make ready: those of the next `limit` uses from the learner's position on.
@@ -220,13 +220,14 @@ class Schedule:
 
     # --- Within
 
-    def _reopen(self, units: Indices) -> None:
-        """These are absent again."""
+    def _reopen(self, units: Indices) -> Iterator[None]:
+        """These are absent again: one learner in a step, where there may be hundreds."""
         if len(units):
             self.fetch_order.plan_anew()
-            for found in self._learners.values():
+            for found in list(self._learners.values()):
                 for uses, _ in found.orders():
                     uses.reopen(units)
+                yield
 
 
 def _planned_for(uses: Uses | None) -> Callable[[Indices], NDArray[np.bool_]] | None:

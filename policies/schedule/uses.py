@@ -138,6 +138,11 @@ class Uses:
 
     # --- What is to be fetched
 
+    @property
+    def may_lack(self) -> bool:
+        """Whether `absent` may find any."""
+        return self.cursor < self.n or self._next < len(self._found)
+
     def absent(self, limit: int, look_at: int, state: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int]:
         """The next uses whose units are absent, in order, one for each unit, and how many uses were looked at.
 

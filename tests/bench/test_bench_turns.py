@@ -20,7 +20,8 @@ def test_nobody_keeps_the_event_loop_for_long(logs: Logs) -> None:
     logs.expect("is not followed")
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         Path(directory).chmod(0o755)  # the client is nobody
-        longest_s, _late_s = measured(directory, 400_000, 16, *CASES)
+        longest, _late_s = measured(directory, 400_000, 16, *CASES)
+    longest_s = dict(longest.longest_s)
     longest_s.pop("")  # before the first case, and after the last
     assert len(longest_s) >= len(CASES)
     assert not {case: turn_s for case, turn_s in longest_s.items() if turn_s > BAR_S}

@@ -87,8 +87,12 @@ class Cases:
         yield "parts of a few bytes", self._small_parts
         yield "requests", self._requests
         yield "connections that say nothing", self._silent
-        yield "many learners", self._crowd
+        yield "many learners", lambda: self._crowd(4)
         yield "many learners at once, and their end", self._crowd_goes
+        yield "many learners of one list", lambda: self._crowd(1)
+        yield "many learners of one list at once, and their end", self._crowd_goes
+        yield "many learners, each with a list", lambda: self._crowd(self._learners)
+        yield "many learners, each with a list, at once, and their end", self._crowd_goes
 
     def _join(self, frame: LayoutFrame, **options: object) -> Talk:
         blob = encode_layout(frame)
@@ -188,11 +192,11 @@ class Cases:
         for talk in talks:
             talk.close()
 
-    def _crowd(self) -> None:
-        """Each has an order of its own, and has said all that it may."""
+    def _crowd(self, lists: int) -> None:
+        """Each has an order of its own, of one of so many lists, and has said all that it may."""
         files = max(1, self._count // self._learners)
         for rank in range(self._learners):
-            names = b"\0".join(b"%d/%d" % (rank % 4, number) for number in range(files))
+            names = b"\0".join(b"%d/%d" % (rank % lists, number) for number in range(files))
             talk = self._join(LayoutFrame(files=names), name="x" * 256, rank=rank, world=self._learners)
             self._order(talk, np.arange(files), 0)
             talk.say(*[Waited(epoch, 1.0, 1.0, 1.0, 5) for epoch in range(100)])
@@ -205,6 +209,7 @@ class Cases:
             talk.say(At(files // 2), At(files), Over(0))
         for talk in self._kept:
             talk.close()
+        self._kept.clear()
         self._requests()
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hfs.policies.schedule.schedule import Schedule
+from hfs.policies.schedule.uses import Uses
 
 MUCH = 1 << 60
 UNITS = 12
@@ -348,7 +350,45 @@ def test_a_search_that_is_too_long_is_continued() -> None:
         assert schedule.fetch_order.searching
         calls += 1
     assert taken == [units - 1]
-    assert 1 <= calls <= 3
+    assert calls == units // (1 << 16)
+
+
+def test_of_many_learners_some_are_looked_at_in_a_call_and_all_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learners, each = 100, 7
+    schedule = Schedule(learners * each, 10)
+    for learner in range(learners):
+        schedule.follow(learner, 0, np.arange(learner * each, (learner + 1) * each, dtype=np.int32), None, each, 0.0)
+    looked_at: list[int] = []
+    absent = Uses.absent
+
+    def counted(uses: Uses, limit: int, look_at: int, state: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int]:
+        looked_at.append(int(uses.order[0]) // each)
+        return absent(uses, limit, look_at, state)
+
+    monkeypatch.setattr(Uses, "absent", counted)
+    taken: list[int] = []
+    while (units := schedule.fetch_order.take(16, MUCH, 0.0)) or schedule.fetch_order.searching:
+        taken += units
+        assert len(set(looked_at)) <= 32
+        looked_at.clear()
+        if len(taken) == 8 * 16:
+            assert len({unit // each for unit in taken}) == learners, "nobody waits for the end of others"
+    assert sorted(taken) == list(range(learners * each))
+
+
+def test_many_learners_share_what_may_be_ahead() -> None:
+    learners, each = 100, 50
+    schedule = Schedule(learners * each, 10)
+    for learner in range(learners):
+        schedule.follow(learner, 0, np.arange(learner * each, (learner + 1) * each, dtype=np.int32), None, each, 0.0)
+    budget_bytes = learners * 10 * 4
+    taken: list[int] = []
+    while (units := schedule.fetch_order.take(16, budget_bytes, 0.0)) or schedule.fetch_order.searching:
+        taken += units
+    shares = np.bincount(np.array(taken) // each, minlength=learners)
+    assert (shares.min(), shares.max()) == (4, 4)
 
 
 # --- A whole epoch
