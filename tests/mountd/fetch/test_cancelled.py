@@ -250,7 +250,7 @@ def _handlers(parts: Parts, nursery: trio.Nursery) -> Handlers:
         entries,
         DirectoryReplies(namespace, permissions, handles, entries),
         FileReplies(namespace, permissions, opening, handles, parts.read_path, readers, sparse_files, boundary),
-        XattrReplies(namespace, permissions, xattrs, lambda node, name: None, tunnels, lambda: None),
+        XattrReplies(namespace, permissions, xattrs, lambda node, name: None, tunnels, lambda: None, metrics),
         source,
     )
 
