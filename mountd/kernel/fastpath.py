@@ -104,7 +104,7 @@ def _load() -> tuple[Extension | None, str]:
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
     try:
         extension = cast("Extension", compiled.load("_fastpath"))
-        if not hasattr(extension, "plane_attach"):
+        if not hasattr(extension, "give_up"):
             return None, "it was built before the rest of hfs: run scripts/setup again"
         return extension, ""
     except ModuleNotFoundError:
