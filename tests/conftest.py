@@ -5,7 +5,8 @@
   charged to the test that left it.
 - A test of a real mount without /dev/fuse, or of an MPI job without MPI, is skipped with its reason; with CI set in the
   environment it fails.
-- Hypothesis is reproducible: the same examples in every run. `--hypothesis-profile=explore` searches further.
+- Hypothesis is reproducible: the same examples in every run. `--hypothesis-profile=explore` searches further, `quick`
+  less.
 - Pure tests run first, mounts last; what is marked `long` only with --long.
 - Tests may run side by side (pytest-xdist; scripts/check does). What a test does to the whole machine, such as dropping
   its caches, would be seen by the others: such a test is marked `alone`, and no other runs meanwhile.
@@ -30,6 +31,7 @@ import hypothesis
 import pytest
 
 hypothesis.settings.register_profile("check", derandomize=True, deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile("quick", hypothesis.settings.get_profile("check"), max_examples=25)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("check")
 

@@ -297,7 +297,7 @@ def breaches(file: str, text: str) -> list[str]:
                 if isinstance(statement, ast.Raise):
                     breach(statement, "raise inside except*, a group up to Python 3.11.3: see mountd/base/errors.py")
 
-    if package == "mountd" and file not in LOOSE_TASK_RIGHTS:
+    if package == "mountd" and file not in LOOSE_TASK_RIGHTS and "start_soon" in text:
         for call in loose_tasks(tree):
             breach(call, f"a fault of {ast.unparse(call.args[0])} would end the mount: use mountd/core/background.py")
 
@@ -444,10 +444,12 @@ def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
     """Everything in `scope` but what lies in a function of its own."""
     if isinstance(scope, ast.Yield):
         yield scope
-    for child in ast.iter_child_nodes(scope):
-        yield child
-        if not isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef | ast.Lambda):
-            yield from _of_scope(child)
+    waiting = [*ast.iter_child_nodes(scope)][::-1]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef | ast.Lambda):
+            waiting += [*ast.iter_child_nodes(node)][::-1]
 
 
 def room_breaches(file: str, imported: str) -> Iterator[str]:

@@ -59,6 +59,8 @@ def _definitions(
 ) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
     """(dotted name, definition) of every class and function, those inside others too."""
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue  # nothing is defined in one
         name = within
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{within}.{node.name}" if within else node.name

@@ -4,6 +4,7 @@ The rules are in tests/layers.py and tests/sizes.py. Each rule is also shown to 
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -210,6 +211,7 @@ def test_three_files_know_that_objects_can_be_encoded() -> None:
         file
         for file, text in project_files(ROOT)
         if file.startswith("mountd/") and file.endswith(".py") and file != ENCODING_OPTION
+        if re.search("encod|decod", text, re.IGNORECASE)
         if list(encoding_names(ast.parse(text), in_cache=file.startswith("mountd/cache/")))
     }
     assert knowing == set(ENCODING_RIGHTS)
@@ -239,7 +241,7 @@ def test_no_test_file_imports_another() -> None:
     found = [
         f"{file} imports {name}"
         for file, text in project_files(ROOT)
-        if file.startswith("tests/") and file.endswith(".py")
+        if file.startswith("tests/") and file.endswith(".py") and re.search(r"\btests[\w.]*\.test_", text)
         for _, name in imports(ast.parse(text))
         if name.startswith("tests.") and any(part.startswith("test_") for part in name.split("."))
     ]
@@ -251,7 +253,7 @@ def test_nothing_is_imported_that_only_a_checkout_has() -> None:
     found = [
         f"{file} imports {name}"
         for file, text in project_files(ROOT)
-        if file.endswith(".py")
+        if file.endswith(".py") and re.search(r"(?<![\w.])(mountd|policies)\b(?!/)", text)
         for _, name in imports(ast.parse(text))
         if name.startswith("bare ")
     ]
@@ -263,7 +265,6 @@ def test_a_public_class_name_means_one_thing() -> None:
     where: dict[str, list[str]] = {}
     for file, text in project_files(ROOT):
         if file.endswith(".py") and file.split("/")[0] in {"hfs", "mountd", "policies"} and "/wire/" not in file:
-            for node in ast.parse(text).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    where.setdefault(node.name, []).append(file)
+            for name in re.findall(r"^class ([^\W_]\w*)", text, re.MULTILINE):
+                where.setdefault(name, []).append(file)
     assert {name: files for name, files in where.items() if len(files) > 1} == {}

@@ -94,6 +94,7 @@ def test_flatness_compares_the_last_quarter_with_the_second() -> None:
 # --- The command line
 
 
+@pytest.mark.slow
 def test_help_names_the_benchmarks_and_a_wrong_name_is_refused() -> None:
     done = subprocess.run([ROOT / "scripts/bench", "--help"], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in main.BENCHMARKS)
@@ -185,6 +186,7 @@ def test_caches_lie_in_parts_of_the_disk_of_their_own(tmp_path: Path) -> None:
 # --- Data sets
 
 
+@pytest.mark.slow
 def test_images_differ_decode_and_are_the_same_every_time(tmp_path: Path) -> None:
     for name in ("one", "two"):
         data.make_images(tmp_path / name, 12)

@@ -43,6 +43,7 @@ def request(strategy: Strategy, **more: Any) -> dict[str, Any]:
     return {**words, "batch": 4, "group": 5, "seed": 1, "count": None, "sample_compute_s": 0.0, **more}
 
 
+@pytest.mark.slow
 def test_learners_take_all_samples_between_them_whatever_the_strategy(files: list[Path]) -> None:
     with contextlib.ExitStack() as stack:
         learners = [
@@ -122,6 +123,7 @@ def test_the_last_change_is_when_the_last_value_came() -> None:
     assert last_change([(1.0, 4)]) == 1.0
 
 
+@pytest.mark.slow
 def test_the_plot_shows_what_could_be_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install .[bench]")
     charts = [Bars("one", [1, 61], [20.0, 0.5], 6.0), Bars("other", [1, 61], [None, 0.1], 6.0)]

@@ -113,6 +113,7 @@ def damage_record(database: Database, number: int) -> None:
     (database.folder / database.file).write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--readahead"]], ids=["fixed", "readahead"])
 def test_plain_readers_take_all_records_between_them(database: Database, flags: list[str]) -> None:
     answers = read_together(database, "lmdb_plain.py", 2, *flags)

@@ -32,6 +32,7 @@ def test_the_simulation_is_near_the_paper(monkeypatch: pytest.MonkeyPatch, work:
     assert [row.holds for row in rows[::2]] == [True] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["all", "regular"])
 def test_learners_read_their_parts(how: str, few: Data) -> None:
     with learners([few.folder, few.folder], few) as group:

@@ -50,6 +50,7 @@ def metadata(wheel: Path) -> email.message.Message:
         return email.parser.BytesParser().parsebytes(packed.read(name))
 
 
+@pytest.mark.slow
 def test_the_client_wheel_is_pure_python_and_whole(wheel: Path) -> None:
     assert wheel.name == f"hfs_cache-{stage.project()['project']['version']}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as packed:
@@ -59,6 +60,7 @@ def test_the_client_wheel_is_pure_python_and_whole(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+@pytest.mark.slow
 def test_the_client_wheel_wants_what_a_training_job_imports_and_the_daemon_as_an_extra(wheel: Path) -> None:
     found = metadata(wheel)
     needs = [str(need) for need in found.get_all("Requires-Dist", [])]

@@ -84,6 +84,7 @@ def test_fields_with_labels_and_their_accuracy() -> None:
     assert "off by more than 10 %: 0.000% of the values" in bounded.stdout
 
 
+@pytest.mark.slow
 def test_several_processes(folder: Path) -> None:
     np.save("many.npy", np.stack([volume(seed, side=4) for seed in range(7)]))
     made = CliRunner().invoke(cli, ["encode", "many.npy", "out", "--jobs", "2"])

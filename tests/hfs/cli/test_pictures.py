@@ -18,6 +18,8 @@ from tests.support.statuses import learner
 
 pytest.importorskip("matplotlib")
 
+pytestmark = pytest.mark.slow
+
 QUICKSTART = Path(__file__).parents[3] / "scripts" / "quickstart_files" / "picture.py"
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a command is started for each case
+
 HFS = str(Path(sys.executable).parent / "hfs")
 
 CLOSED = ("2>&-", "<&- >&- 2>&-", ">&-")

@@ -76,6 +76,7 @@ def show(status: dict[str, Any]) -> list[str]:
     return [*screen(status), *run_lines(status)]
 
 
+@pytest.mark.slow
 def test_what_is_let_through_can_be_shown() -> None:
     """One line each; and what a daemon of ours says is let through."""
     check(WHOLE, ToldStatus)

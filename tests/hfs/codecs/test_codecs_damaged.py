@@ -14,6 +14,7 @@ from hfs.codecs import CodecError, decode, decode_all, encode
 from hfs.codecs.codec import SampleEntry
 from hfs.codecs.container import pack
 from tests.hfs.codecs.codec_samples import fields, volume
+from tests.support.examples import examples
 
 SAMPLES = {
     "cosmoflow": encode(volume(side=6), beside={"label": np.arange(4.0)}),
@@ -68,7 +69,7 @@ def test_every_byte_counts(name: str, size: int) -> None:
 
 @each_codec
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_what_another_program_wrote_wrongly_is_refused_or_read(name: str, draws: Any) -> None:
     """With a right checksum anything may be in it: an error of ours, or an array; never another exception."""
     data = bytearray(SAMPLES[name])

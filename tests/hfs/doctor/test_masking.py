@@ -7,6 +7,8 @@ import pytest
 from hfs.doctor.masking import Masks
 from hfs.doctor.own_words import OwnWords
 
+pytestmark = pytest.mark.slow  # the words of all that hfs says are read
+
 SOURCE, MOUNT = "/lustre/imagenet", "/data"
 
 NAMES = (

@@ -26,6 +26,7 @@ from hfs.layouts.tree import build_tree
 from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, Case
 from tests.hfs.layouts.layout_data import sample_pieces
+from tests.support.examples import examples
 from tests.support.late_module import LateModule
 
 tariterators = LateModule("webdataset.tariterators")
@@ -65,7 +66,7 @@ def test_extents_decode_to_what_the_formats_reader_returns(tmp_path: Path, case:
 def test_any_sizes(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
     root = tmp_path_factory.mktemp("any")
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(st.integers(0 if case.empty else 1, 9000), min_size=1, max_size=40))
     def check(sizes: list[int]) -> None:
         path = root / f"data{case.suffix}"
@@ -182,7 +183,7 @@ NAMES = st.lists(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(NAMES, st.booleans())
 def test_samples_are_those_of_webdataset_whatever_members_are_called(
     tmp_path: Path, names: list[str], bad: bool

@@ -19,6 +19,7 @@ from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.lmdb import build_lmdb
 from hfs.mountd.base.errors import ConfigError
 from tests.hfs.layouts.layout_data import sample_bytes
+from tests.support.examples import examples
 
 Records = Sequence[tuple[bytes, bytes]]
 
@@ -127,7 +128,7 @@ def test_databases_without_samples(tmp_path: Path) -> None:
         build_lmdb(str(tmp_path / "empty"), str(tmp_path))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.binary(min_size=1, max_size=300), st.binary(max_size=9000), min_size=1))
 def test_any_records(tmp_path_factory: pytest.TempPathFactory, records: dict[bytes, bytes]) -> None:
     path = tmp_path_factory.mktemp("any")

@@ -145,6 +145,7 @@ def test_unmounting_nothing_is_an_error(tmp_path: Path) -> None:
 # -- the daemon's process ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_daemons_process_answers_before_it_ends(tmp_path: Path) -> None:
     """What is no configuration at all: a line on stdout, code 2."""
     done = subprocess.run(mounting._DAEMON, input=b"{}", capture_output=True, check=False)

@@ -34,6 +34,7 @@ def test_only_hfs_comes_from_where_it_is_installed(installed: Path) -> None:
     assert own_process.command("m", "a") == [sys.executable, "-P", own_process.__file__, "m", "a"]
 
 
+@pytest.mark.slow
 def test_a_daemon_and_a_keeper_start_there(installed: Path) -> None:
     daemon = [sys.executable, "-P", str(installed / "hfs" / "mounting" / "own_process.py")]
     done = subprocess.run(

@@ -72,6 +72,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     assert list(caches.sweep(str(tmp_path), 2 * DAY_S, dry_run=False, others=OTHERS)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sweeps caches of others")
 def test_root_sweeps_as_the_owner(open_folder: Path) -> None:
     """What belongs to somebody is opened by nobody else, and stays that one's."""

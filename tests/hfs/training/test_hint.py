@@ -24,6 +24,7 @@ from hfs.samplers import GroupShuffleSampler
 from hfs.training import told_order
 from tests.conftest import Logs
 from tests.hfs.training.learners import FakeDaemon, listening
+from tests.support.examples import examples
 
 FILES = [f"/m/train/{i:03d}.jpg" for i in range(100)]
 
@@ -199,7 +200,7 @@ _items = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(items=_items, sized=st.booleans(), taken=st.integers(0, 40))
 def test_any_sampler_gives_out_the_same_objects(items: list[Any], sized: bool, taken: int) -> None:
     class Sized:

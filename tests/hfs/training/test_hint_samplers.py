@@ -183,7 +183,7 @@ FEW = ["random", "batches of random", "draws lazily", "few-shot categories", "ha
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [
-        pytest.param(kind, workers, marks=[] if kind in FEW else pytest.mark.long)
+        pytest.param(kind, workers, marks=([pytest.mark.slow] if workers else []) if kind in FEW else pytest.mark.long)
         for workers in (0, 2)
         for kind in LOADED
         if not (workers and kind in REFILLED)

@@ -259,6 +259,7 @@ class CountingIO(ObjectIO):
         super().let_go(fd, offset, size)
 
 
+@pytest.mark.slow
 def test_where_there_is_no_direct_io_the_page_cache_is_left_as_it_was(tmp_path: Path) -> None:
     async def main() -> None:
         disk = BufferedOnly(str(tmp_path))

@@ -75,6 +75,7 @@ def test_what_cleans_up_after_a_crash_is_no_disk_that_fails(tmp_path: Path) -> N
     run(main)
 
 
+@pytest.mark.slow
 def test_what_nobody_used_for_so_long_expires_though_there_is_room(tmp_path: Path) -> None:
     now = 1e9
 

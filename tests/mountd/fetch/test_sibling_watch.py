@@ -38,6 +38,7 @@ async def read(watch: SiblingWatch, directory: Node) -> None:
         await trio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_directories_that_nobody_reads_any_more_are_forgotten() -> None:
     policy = Siblings(small_file_bytes=1000, budget_bytes=10_000)
     most = 0

@@ -18,6 +18,7 @@ from hfs.mountd.cache.objects.file import recall as recall_file
 from hfs.mountd.kernel.plane import Served, StagedObject
 from hfs.mountd.namespace import Node, pages_lost
 from hfs.policies.geometry import Extent
+from tests.support.examples import examples
 from tests.support.fake_plane import FakePlane
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
@@ -198,7 +199,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EVENTS)
 def test_what_is_open_is_counted_whatever_happens(events: list[tuple[str, int]]) -> None:
     trio.run(_play, events, clock=trio.testing.MockClock(autojump_threshold=0), strict_exception_groups=True)

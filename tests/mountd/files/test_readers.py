@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hfs.mountd.files.readers import Readers
 
 
@@ -54,6 +56,7 @@ def test_the_one_not_served_for_longest_is_dropped_and_begins_anew() -> None:
     assert [(reader["pid"], reader["reads"]) for reader in readers.shown()] == [(40, 1), (10, 2), (20, 1)]
 
 
+@pytest.mark.slow
 def test_both_are_bounded() -> None:
     readers = Readers(lambda thread: (thread // 2, "x"))
     for thread in range(2, 12_000):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hfs.mountd.kernel import Backing, DataPlane, StagedObject, fastpath
 from hfs.mountd.kernel.plane import OpenCounts
+from tests.support.examples import examples
 from tests.support.fake_plane import FakePlane
 from tests.support.plane_kernel import Kernel, reads_nowait, serving
 
@@ -124,7 +125,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_it_is_the_plain_dictionary(served: tuple[DataPlane, Kernel], steps: list[tuple[str, int, int]]) -> None:
     plane, kernel = served

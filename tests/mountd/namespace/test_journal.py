@@ -17,6 +17,7 @@ from hfs.mountd.namespace.journal.log import JournalLog
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.wire.handover import Handover
 from tests.conftest import Logs
+from tests.support.examples import examples
 from tests.support.fake_source import ID, attributes
 from tests.support.journal_memory import Memory, memory_copy
 
@@ -212,7 +213,7 @@ NUMBERS = st.integers(0, 5)
 EVENTS = st.lists(st.tuples(st.sampled_from(["note", "open", "close", "gone", "move"]), NUMBERS, NUMBERS), max_size=80)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(EVENTS, st.integers(1, 3), st.integers(1, 3))
 @example([("move", 3, 2), ("move", 2, 1)], 1, 1)
 def test_any_events_are_read_back_within_the_bounds(

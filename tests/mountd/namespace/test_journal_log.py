@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hfs.mountd.namespace.journal.log import JournalLog
 from hfs.mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
+from tests.support.examples import examples
 from tests.support.journal_memory import Noted, resized
 
 Table = dict[tuple[int, int], bytes]
@@ -35,7 +36,7 @@ CHANGES = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(CHANGES, st.randoms(use_true_random=False))
 def test_a_kill_at_any_byte_leaves_the_table_before_or_after_the_change(
     changes: list[tuple[int, int, bytes | None]], chance: random.Random
@@ -80,7 +81,7 @@ def test_a_kill_at_any_byte_leaves_the_table_before_or_after_the_change(
     assert table(reopened(images)) == model
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(CHANGES, CHANGES, st.integers(0, 400))
 def test_whoever_opens_the_log_goes_on_with_it(
     first: list[tuple[int, int, bytes | None]], then: list[tuple[int, int, bytes | None]], torn: int

@@ -17,6 +17,7 @@ from hfs.mountd.base.seen import attributes_of
 from hfs.mountd.base.version import Version
 from hfs.mountd.namespace import Namespace
 from hfs.mountd.namespace.nodes.node import Dentry, Node
+from tests.support.examples import examples
 from tests.support.fake_leaves import FakeLeafTable, Kept
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
@@ -409,7 +410,7 @@ async def _run(steps: list[tuple[str, bytes, int]]) -> None:
         world.check()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(steps=STEPS)
 def test_the_kernel_is_told_what_was_there_and_counted_once(steps: list[tuple[str, bytes, int]]) -> None:
     async def run() -> None:

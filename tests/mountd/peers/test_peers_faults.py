@@ -68,6 +68,7 @@ def warnings_are_expected() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("warnings_are_expected")
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for ever"])
 def test_any_message_or_transfer_may_fail(*, for_ever: bool) -> None:

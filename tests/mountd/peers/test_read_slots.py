@@ -18,6 +18,7 @@ from hfs.mountd.peers.read_slots import ReadSlots
 from hfs.mountd.peers.silent import REST_S, SilentPeers
 from hfs.mountd.peers.slot_coordinator import HELD_S
 from hfs.policies.cluster.placement import NOBODY
+from tests.support.examples import examples
 from tests.support.fake_transport import FakeNetwork, FakeTransport
 
 SILENCE_S = 10.0
@@ -235,7 +236,7 @@ async def test_who_gives_up_leaves_his_place() -> None:
         nodes.rest()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     most=st.integers(1, 3),
     reads=st.lists(

@@ -80,7 +80,7 @@ def test_caches_never_cost_more_than_they_save(
 
 
 @pytest.mark.parametrize(("batch", "percent"), [(32, 6.9), (64, 4.8), (128, 3.4)])
-@pytest.mark.parametrize("nodes", [8, 64, 1024])
+@pytest.mark.parametrize("nodes", [8, 64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_the_imbalance_is_the_papers(nodes: int, batch: int, percent: float) -> None:
     found = 100 * float(np.median(imbalance(nodes, batch, 64 if nodes > 64 else 256, seed=1)))
     assert abs(found - percent) < 0.5

@@ -199,6 +199,7 @@ def test_of_a_data_set_far_larger_than_the_budget_most_files_are_foreseen(direct
     assert len(reader.fetched) == len(set(reader.fetched))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [10, 40])
 def test_of_a_part_read_at_random_five_times_as_much_comes_at_most(every: int) -> None:
     names = names_of(60_000)
@@ -208,6 +209,7 @@ def test_of_a_part_read_at_random_five_times_as_much_comes_at_most(every: int) -
     assert len(reader.fetched) * SIZE <= 5 * len(opened) * SIZE + 256 * MB
 
 
+@pytest.mark.slow
 def test_no_more_is_ahead_than_the_cache_has_room_for() -> None:
     names = names_of(30_000)
     reader = Reader(Siblings(8 * MB, budget_bytes=256 * MB, cache_bytes=1600 * MB))
@@ -259,6 +261,7 @@ def test_the_second_epoch_has_nothing_to_do() -> None:
 # Trials
 
 
+@pytest.mark.slow
 def test_a_random_subset_of_90_percent_stays_on() -> None:
     names = names_of(15_000)
     subset = shuffled(names)[:13_500]
@@ -427,6 +430,7 @@ def test_a_changed_directory_starts_anew() -> None:
     assert reader.read(names, names) == 92
 
 
+@pytest.mark.slow
 def test_a_thousand_directories_of_a_random_epoch_stay_small() -> None:
     listing = names_of(1280)
     policy = Siblings(8 * MB, budget_bytes=256 * MB)

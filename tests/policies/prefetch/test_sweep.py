@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hfs.policies.prefetch.sweep import Sweep
 from hfs.policies.schedule.schedule import Schedule
+from tests.support.examples import examples
 
 MUCH = 1 << 60
 UNITS = 64
@@ -120,7 +121,7 @@ def test_a_learner_that_comes_later_is_planned_for() -> None:
 
 
 @pytest.mark.parametrize("samples_a_unit", [1, 3, 10, 500])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 10_000), window=st.sampled_from([1, 2, 7, UNITS]), learners=st.integers(1, 3))
 def test_everything_comes_once_whatever_happens(samples_a_unit: int, seed: int, window: int, learners: int) -> None:
     """Learners advance, units fail and are evicted: all that is wanted is given, once, and soonest where it matters."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hfs.policies.schedule.schedule import Schedule
 from hfs.policies.schedule.uses import Uses
+from tests.support.examples import examples
 
 MUCH = 1 << 60
 UNITS = 12
@@ -394,7 +395,7 @@ def test_many_learners_share_what_may_be_ahead() -> None:
 # --- A whole epoch
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(10, 200), st.integers(1, 9))
 def test_an_epoch_is_given_completely_each_unit_once_before_its_use(
     seed: int, learners: int, budget: int, limit: int

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hfs.policies.schedule import uses
 from hfs.policies.schedule.schedule import Schedule
+from tests.support.examples import examples
 
 UNLIMITED = 1 << 62
 
@@ -46,7 +47,7 @@ def placed(random: Random, order: list[int]) -> tuple[NDArray[np.int32], NDArray
     return units, at, int(at[-1]) + random.choice([1, 3])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     random=st.randoms(use_true_random=True),
     guard=st.sampled_from([0, 3, 4096]),
@@ -213,6 +214,7 @@ def test_who_took_the_whole_budget_and_crawls_does_not_starve_who_comes_later(sl
     assert job.most_ahead_bytes <= 4000, "what one had before the other came is all that is more"
 
 
+@pytest.mark.slow
 def test_one_learner_a_thousand_times_slower_delays_nobody() -> None:
     job = Job([0.012, *[12.0] * 7], budget_bytes=1600)
     for learner in range(8):

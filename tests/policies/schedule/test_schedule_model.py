@@ -317,7 +317,9 @@ def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray
     return plain[0] == plain[1] and one[2] == other[2] and kinds[0] == kinds[1]
 
 
-@pytest.mark.parametrize("window", [2, 5, 4096])
+@pytest.mark.parametrize(
+    "window", [pytest.param(2, marks=pytest.mark.slow), 5, pytest.param(4096, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("guard", "seen"), [(0, True), (3, True), (3, False)])
 def test_every_interleaving_gives_what_the_model_gives(
     guard: int, seen: bool, window: int, monkeypatch: pytest.MonkeyPatch

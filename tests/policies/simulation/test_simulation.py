@@ -133,6 +133,7 @@ def test_more_cache_never_has_fewer_hits(way: str) -> None:
     assert totals[-1] == 200
 
 
+@pytest.mark.slow
 def test_hints_read_no_more_than_fill_once_and_lru_most() -> None:
     """Where each epoch reads a part, an order is worth something; see scripts/benchmarks/eviction.py."""
     pieces = small(400)
@@ -171,6 +172,7 @@ def test_siblings_shorten_the_first_epoch() -> None:
     assert ahead.seconds < without.seconds / 2
 
 
+@pytest.mark.slow
 def test_siblings_do_not_drive_each_other_out_before_they_are_read() -> None:
     """Where the least recently used go, of a data set smaller than the budget of what is ahead."""
     pieces = small(4000, folders=10)
