@@ -62,7 +62,7 @@ class Deepcam(Codec):
         lines = encode(values, bound)
         by_channel = np.asarray(first, np.float32).reshape(first.shape[0] if channels else 1, -1)
         finite = np.isfinite(by_channel)
-        parameters = {
+        parameters: dict[str, Any] = {
             "channels": channels,
             "length": lines.length,
             "least": np.min(by_channel, axis=1, where=finite, initial=np.float32(np.inf)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pickle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hfs.mountd.base.errors import ConfigError
 from hfs.shared.reader import portable
@@ -92,7 +92,8 @@ class NodeRanks:
         is_root = self.rank == 0
         total = control_bytes(self.size) + wanted.budget_bytes
         self._win = self._mpi.Win.Allocate_shared(total if is_root else 0, 1, comm=self._node)
-        memory = memoryview(self._win.Shared_query(0)[0]).cast("B")  # type: ignore[arg-type] # a buffer by PEP 688 only from 3.12
+        shared: Any = self._win.Shared_query(0)[0]  # a buffer by PEP 688, which only Python 3.12 knows
+        memory = memoryview(shared).cast("B")
         if is_root:
             memory[: control_bytes(self.size)] = bytes(control_bytes(self.size))
         window = Window(memory, self.rank, names, timeout_s=wanted.timeout_s, first=is_root)
