@@ -181,6 +181,7 @@ PATH_CALLS = {
 PATH_RIGHTS = (
     "mountd/source/*",  # paths under the source; which file system it is: /proc, /sys, devices and images below it
     "mountd/native/beneath.py",  # its system call
+    "mountd/native/cachestat.py",  # as a program, files of a mount: how much of them is in memory
     "mountd/native/linkage.py",  # which libraries a program is linked with
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory

@@ -18,8 +18,9 @@ import trio
 
 from hfs.mountd.cache import Cache
 from hfs.mountd.core.background import start_guarded
-from hfs.mountd.kernel import resident, resident_of
+from hfs.mountd.kernel import resident
 from hfs.mountd.namespace import Namespace
+from hfs.mountd.native.cachestat import resident_of
 from hfs.policies.traffic import WHOLE_BYTES
 
 _SAMPLE_FILES = 64

@@ -10,7 +10,7 @@ from hfs.mountd.kernel.leaves import LeafFigures, PlaneLeaves
 from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
 from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
 from hfs.mountd.kernel.processor import waited_for_core_s
-from hfs.mountd.kernel.residency import resident, resident_of
+from hfs.mountd.kernel.residency import resident
 from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
 from hfs.mountd.kernel.tuning import KernelSettings, tune
 from hfs.mountd.kernel.xattr_answers import XattrAnswers
@@ -37,7 +37,6 @@ __all__ = [
     "forget_attributes",
     "forget_names",
     "resident",
-    "resident_of",
     "tune",
     "waited_for_core_s",
 ]

@@ -1,21 +1,12 @@
-"""Which pages of our files are in the page cache: cachestat(2), Linux 6.5. For `hfs status`; blocks.
-
-Also a program: `resident` runs this file in a process of its own.
-"""
+"""Which pages of our files are in the page cache. For `hfs status`; blocks."""
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
 
-_SYS_CACHESTAT = 451
-
-_libc = ctypes.CDLL(None, use_errno=True)
+from hfs.mountd.native import cachestat
 
 
 def resident(paths: Iterable[bytes], started: Callable[[int], object]) -> tuple[int, int] | None:
@@ -26,56 +17,10 @@ def resident(paths: Iterable[bytes], started: Callable[[int], object]) -> tuple[
     cannot be killed, and a daemon killed meanwhile would keep its connection, and everybody who waits in the mount, for
     ever.
     """
-    command = [sys.executable, "-I", "-S", __file__]
+    command = [sys.executable, "-I", "-S", cachestat.__file__]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         started(process.pid)
         out, _ = process.communicate(b"\0".join(paths))
     figures = out.split()
     return (int(figures[0]), int(figures[1])) if len(figures) == 2 else None
-
-
-def _resident(paths: Iterable[bytes]) -> tuple[int, int] | None:
-    cached = total = 0
-    for path in paths:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
-            continue  # gone meanwhile
-        try:
-            found = _cached_bytes(fd)
-            if found is None:
-                return None
-            size = os.fstat(fd).st_size
-            cached += min(found, size)
-            total += size
-        finally:
-            os.close(fd)
-    return cached, total
-
-
-def resident_of(fd: int) -> tuple[int, int] | None:
-    """Of one file on a local disk: (bytes in the page cache, bytes that it has there). None where the kernel cannot
-    tell. Raises OSError."""
-    found = _cached_bytes(fd)
-    if found is None:
-        return None
-    stat = os.fstat(fd)
-    return min(found, stat.st_size), min(stat.st_size, max(found, stat.st_blocks * 512))
-
-
-def _cached_bytes(fd: int) -> int | None:
-    whole = ctypes.create_string_buffer(struct.pack("QQ", 0, 0))
-    figures = ctypes.create_string_buffer(5 * 8)
-    if _libc.syscall(_SYS_CACHESTAT, fd, whole, figures, 0) != 0:
-        number = ctypes.get_errno()
-        if number in (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
-            return None
-        raise OSError(number, os.strerror(number))
-    pages: int = struct.unpack_from("Q", figures)[0]
-    return pages * os.sysconf("SC_PAGESIZE")
-
-
-if __name__ == "__main__":  # see `resident`
-    found = _resident(filter(None, sys.stdin.buffer.read().split(b"\0")))
-    print(*(found or ()))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hfs.mountd.kernel import resident_of
+from hfs.mountd.native.cachestat import resident_of
 from tests.fuse.harness import drop_pages, environment, must, processes_of_run, wait_gone
 from tests.fuse.hinted import all_staged
 from tests.support.pattern import pattern

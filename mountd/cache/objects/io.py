@@ -12,6 +12,7 @@ import mmap
 import os
 from collections.abc import Sequence
 
+from hfs.mountd.native.cachestat import resident_of
 from hfs.policies.cache.admission import BLOCK_BYTES
 
 _FALLOC_FL_KEEP_SIZE = 0x01
@@ -97,6 +98,12 @@ class ObjectIO:
             return all(self.read_cached(fd, at, byte) for at in (offset, offset + size // 2, offset + size - 1))
         except OSError:
             return True  # it is memory
+
+    def is_resident(self, fd: int) -> bool:
+        """Whether the page cache has all bytes of an object; False where the kernel does not tell. Reads none: a read
+        that may not wait begins to, and finds on a fast disk what was not there."""
+        found = resident_of(fd)
+        return found is not None and found[0] >= found[1]
 
     def only_asked_for(self, fd: int) -> None:
         """Read no bytes into the page cache that were not asked for."""

@@ -183,12 +183,11 @@ def read_objects_ahead(disk: Disk, numbers: Sequence[int], at_most: int) -> int:
 
 
 def _is_in_memory(disk: Disk, number: int) -> bool:
-    """Whether the page cache seems to have all of an object; True for one that has gone."""
+    """Whether the page cache has all of an object, as far as the kernel tells; True for one that has gone."""
     try:
         fd = disk.open_read(number)
         try:
-            size = os.fstat(fd).st_size
-            return not size or disk.io.has_cached(fd, 0, size)
+            return disk.io.is_resident(fd)
         finally:
             disk.io.close(fd)
     except OSError:

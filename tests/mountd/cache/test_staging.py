@@ -16,6 +16,7 @@ import trio.testing
 from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import CacheSettings, StagedFile, open_cache
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.native.cachestat import resident_of
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.faults import (
@@ -288,7 +289,11 @@ def test_some_objects_are_lent_by_chance(tmp_path: Path) -> None:
     run(main)
 
 
-def test_objects_are_read_ahead_where_memory_does_not_seem_to_have_them(tmp_path: Path) -> None:
+def test_objects_are_read_ahead_where_memory_does_not_have_them(tmp_path: Path) -> None:
+    with (tmp_path / "any").open("wb+") as file:
+        if resident_of(file.fileno()) is None:
+            pytest.skip("this kernel does not tell what is in memory")
+
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             files = [await stage(staging, seed, SIZE) for seed in range(1, 4)]
