@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _READ_AHEAD_KB = 1024
-"""1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default."""
+"""1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default. Larger ones,
+where root has raised `fs.fuse.max_pages_limit` (Linux 6.13), did not pay: docs/benchmarks.md."""
 
 MAX_BACKGROUND = 512
 """Twelve readers hung in the source stopped all other cold reads of a mount; 512 is more than a node has readers."""
