@@ -20,8 +20,8 @@ from tests.fuse.harness import Hfs, kill, mounts_below, open_files, processes_of
 from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
 
-# Below the 60 s of the test runner, which cannot end a thread that waits in the kernel.
-HANG_S = 52
+# Before the time limit of the test, whose runner cannot end a thread that waits in the kernel.
+BEFORE_LIMIT_S = 8
 
 # Many chunks from small files.
 SMALL_CHUNK_BYTES = 64 << 10
@@ -110,9 +110,11 @@ def connections_end(_nothing_left: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left(tmp_path: Path) -> Iterator[None]:
+def _nothing_left(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    marker = request.node.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker else request.config.getini("timeout"))
     before = open_files()
-    with unblock_after(HANG_S, tmp_path):
+    with unblock_after(limit_s - BEFORE_LIMIT_S, tmp_path):
         yield
     faults = [f"mount left behind: {point}" for point in mounts_below(tmp_path)]
     for point in mounts_below(tmp_path):
