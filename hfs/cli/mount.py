@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from hfs.cli import overlays
 from hfs.cli.command import Command, Stopped
 from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
@@ -80,6 +81,7 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
             if (remedy := slurm_step.remedy(config.source)) is not None:
                 complain(f"{config.mountpoint}: {remedy}")
             tell_what_is_missing(config, config.mountpoint)
+            overlays.settle(config.mountpoint, config.io_mode)
             if verbose:
                 tell_parts(config.mountpoint)
             _mention_working_directory(config.mountpoint)
@@ -87,8 +89,10 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
         given, config, origins = take_if_given(config, origins)
 
     # With --peers mpi this is what mpirun has started, and the daemon, its child, is the rank.
-    code = "import sys; from hfs.cli.mount import tell_parts; tell_parts(sys.argv[1])"
-    mounting.stay(config, origins, ["-c", code, config.mountpoint] if verbose else [], given)
+    code = "import sys; from hfs.cli.mount import settled; settled(*sys.argv[1:])"
+    when_mounted = ["-c", code, config.mountpoint, config.io_mode, "verbose" if verbose else ""]
+    is_told = verbose or config.io_mode == "overlay"
+    mounting.stay(config, origins, when_mounted if is_told else [], given)
 
 
 @contextlib.contextmanager
@@ -111,6 +115,7 @@ def _take_over(config: Config, origins: dict[str, str]) -> None:
     pid = mounting.take_over(config, origins)
     complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
     tell_what_is_missing(config, config.mountpoint)
+    overlays.settle(config.mountpoint, config.io_mode)
 
 
 def _start_for_job(config: Config, origins: dict[str, str], job: str) -> None:
@@ -164,10 +169,18 @@ def parts(status: Mapping[str, Any]) -> list[str]:
     io_mode, kernel = status.get("io_mode", {}), status.get("kernel", {})
     lines = [f"io mode: {io_mode.get('mode')} ({io_mode.get('reason')})"]
     lines += [f"{name}: {io_mode.get(name)}" for name in ("passthrough", "stateless", "extension")]
+    lines.append(f"overlays: {overlays.line(status)}")
     for name, figure, unit in (("readahead", "read_ahead_kb", " KiB"), ("background requests", "max_background", "")):
         value = kernel.get(figure)
         lines.append(f"{name}: {value}{unit}" if value is not None else f"{name}: as the kernel has it")
     return lines + list(kernel.get("notes", []))
+
+
+def settled(mountpoint: str, io_mode: str, verbose: str) -> None:
+    """A mount in the foreground answers."""
+    overlays.settle(mountpoint, io_mode)
+    if verbose:
+        tell_parts(mountpoint)
 
 
 def tell_parts(mountpoint: str) -> None:

@@ -83,7 +83,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
             config, origins, place = _configured(arguments)
             use = use_mount(config, origins, place, shlex.join(command))
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.
-            signal.pthread_sigmask(signal.SIG_BLOCK, commands.FORWARDED | {signal.SIGCHLD})
+            signal.pthread_sigmask(signal.SIG_BLOCK, commands.NEWS)
         tell_what_is_missing(config, use.mountpoint)
     except HfsError as error:
         complain_of(error)
@@ -148,7 +148,6 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
             started=use.command_started,
             meanwhile=lambda: _tell(use.look()),
         )
-        use.command_ended()
     except MountError as error:
         complain_of(error)
         return RUN_FAILED, False
@@ -160,6 +159,8 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
             f"{command[0]}: cannot be executed ({error.strerror}); chmod +x, or give what runs it: python {command[0]}"
         )
         return CANNOT_EXECUTE, False
+    finally:
+        _tell(use.command_ended())
     return SIGNALLED - code if code < 0 else code, True
 
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -48,6 +49,9 @@ STATUS_S = 10.0
 """The daemon answers status from memory, in milliseconds; ten seconds without is a daemon that hangs."""
 _MOST_SOCKETS = 4
 """Of one mount that another user may have: there is one, and one of a daemon that was killed."""
+_AWAY = {errno.ECONNREFUSED, errno.ENOENT}
+_NEXT_S, _AGAIN_S = 3.0, 0.05
+"""In which whoever covers a mount has heard of its next daemon; the first try is the usual one."""
 _QUIET_S = 0.2
 _DRAIN_S = 5.0
 """Once a recording is to end: others may read on for ever."""
@@ -178,7 +182,9 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
     """
     try:
         # The process that looks stands in another directory.
-        place = mountinfo.below_overlay(os.path.abspath(mountpoint))
+        place, covered = mountinfo.below_overlay(os.path.abspath(mountpoint))
+        if covered is not None:
+            return _address_below(covered, limit_s)
         return address_of(os.fsdecode(probe.xattr(place, SOCKET_XATTR, limit_s=limit_s)), place)
     except TimeoutError:
         raise DaemonSilent(f"{mountpoint}: the mount does not answer within {limit_s:g} s") from None
@@ -189,6 +195,21 @@ def find_socket(mountpoint: str, *, limit_s: float = STATUS_S) -> Address:
         raise DaemonSilent(f"{mountpoint}: the mount of another user, who did not allow others") from None
     except OSError as error:
         raise DaemonSilent(f"{mountpoint}: {_why_no_socket(mountpoint, error)}") from None
+
+
+def _address_below(covered: str, limit_s: float) -> ControlAddress:
+    """Of the daemon of a mount that is seen below an overlay alone, whose root has the socket of the daemon from when
+    it was made. Raises OSError."""
+    until_s = time.monotonic() + min(limit_s, _NEXT_S)
+    with contextlib.suppress(FileNotFoundError):  # no name that anything has: the mount is asked, and answers
+        probe.xattr(f"{covered}/.hfs-{os.urandom(8).hex()}", SOCKET_XATTR, limit_s=limit_s)
+    while True:
+        path = os.fsdecode(probe.xattr(covered, SOCKET_XATTR, limit_s=limit_s))
+        with socket.socket(socket.AF_UNIX) as attempt:
+            attempt.settimeout(_NEXT_S)
+            if attempt.connect_ex(path) not in _AWAY or time.monotonic() > until_s:
+                return address_of(path, covered)
+        time.sleep(_AGAIN_S)
 
 
 def address_of(path: str, place: str) -> ControlAddress:

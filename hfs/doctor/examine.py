@@ -15,6 +15,7 @@ from hfs.doctor import (
     limits,
     mounts,
     namespaces,
+    overlays,
     sockets,
     source,
 )
@@ -30,6 +31,7 @@ CHECKS: dict[str, Check] = {
     "libfuse": libfuse.check,
     "limits": limits.check,
     "namespaces": namespaces.check,
+    "overlays": overlays.check,
     "source": source.check,
     "cache": cache_place.check,
     "cache-index": caches.check,

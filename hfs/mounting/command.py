@@ -28,6 +28,8 @@ FORWARDED = frozenset(
 """What schedulers, people and training frameworks send: to end, and to save a checkpoint first. SIGTSTP and SIGCONT are
 left alone: job control works on the whole group."""
 
+NEWS = FORWARDED | {signal.SIGCHLD, signal.SIGIO}
+"""What is to be blocked for `run_command`."""
 _MEANWHILE_S = 0.5
 """So long a reader waits at most before somebody notices that its mount's keeper was killed."""
 _SI_KERNEL = 0x80
@@ -46,9 +48,9 @@ def run_command(
     MountError when it cannot have that view.
 
     `cwd`: entered once the view is there. `starting` is called in its process, before it is executed; `started` is told
-    its pid; `meanwhile` is called twice a second.
+    its pid; `meanwhile` is called twice a second, and when another child has ended or SIGIO has come.
 
-    Call it with FORWARDED and SIGCHLD blocked (they stay so): none is lost between the mount and the command.
+    Call it with NEWS blocked (they stay so): none is lost between the mount and the command.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
@@ -58,7 +60,7 @@ def run_command(
         if cwd is not None:
             os.chdir(cwd)
         starting()
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked - FORWARDED - {signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked - NEWS)
 
     # A parent may have left SIGCHLD ignored; then nobody would tell us that the command has ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -81,11 +83,10 @@ def run_command(
         view.fault()
     started(process.pid)
     while True:
-        news = signal.sigtimedwait(FORWARDED | {signal.SIGCHLD}, _MEANWHILE_S)
-        if news is None:
-            meanwhile()
-        elif news.si_signo == signal.SIGCHLD:
+        news = signal.sigtimedwait(NEWS, _MEANWHILE_S)
+        if news is None or news.si_signo in {signal.SIGCHLD, signal.SIGIO}:
             if process.poll() is not None:
                 return process.returncode
+            meanwhile()
         elif news.si_code != _SI_KERNEL or os.getpgid(process.pid) != os.getpgrp():
             process.send_signal(news.si_signo)

@@ -15,7 +15,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs.client.told import ToldByKeeper, check, decode_json
@@ -23,7 +23,7 @@ from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.base.printable import printable
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.socket_peer import socket_peer
-from hfs.mounting import mountinfo
+from hfs.mounting import mountinfo, processes
 
 _ANSWER_S = 5.0
 """It has nothing else to do, and answers in a millisecond."""
@@ -36,8 +36,14 @@ _ANSWER_BYTES = 8 << 20
 """A configuration and those who hold the mount; a thousandth of it is much."""
 
 _UNSETTLED_S = 0.1
+_IN_USE_S = (0.05, 0.1, 0.2)
+"""Before it is asked again: some hold a directory open for milliseconds, and an overlay goes a moment later."""
 _DESCRIPTORS = 16
 """At most, with one answer: there are five."""
+
+
+class InUse(MountError):
+    """What lies over the mount is."""
 
 
 class FoundKeeper:
@@ -110,9 +116,25 @@ class FoundKeeper:
 
     def unmount(self, *, lazy: bool) -> list[str]:
         """Say that this session is about to unmount. Who else holds the mount, for people; none: go on. Raises OSError,
-        MountError."""
-        answer = ask(self._path, self._owner, {"ask": "unmount", "lazy": lazy})[1]
+        MountError; InUse where an overlay over it is."""
+        request: dict[str, Any] = {"ask": "unmount", "lazy": lazy}
+        pauses_s = list(_IN_USE_S)
+        while (answer := ask(self._path, self._owner, request)[1]).get("busy"):
+            users = [] if pauses_s else processes.having(answer.get("replaced") or [])
+            if users or request.get("sure"):
+                raise InUse("\n".join(f"  {user}" for user in users))
+            if pauses_s:
+                time.sleep(pauses_s.pop(0))
+            else:
+                request["sure"] = True
         return [_holder(held) for held in answer.get("held", [])]
+
+    def make_overlay(self, told: Mapping[str, Any] | None) -> str:
+        """Have the mount covered by an overlay (`io_mode.overlays` of the daemon's status); None: by none. Why there is
+        none; empty: there is. Raises OSError, MountError."""
+        answer = ask(self._path, self._owner, {"ask": "overlay", "overlay": told or {}})[1]
+        why = answer.get("why") or answer.get("error") or ""
+        return printable("" if answer.get("made") else why or "its keeper does not say why")
 
     def take_over(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have another program answer on the mount; what came of it. Raises MountError.

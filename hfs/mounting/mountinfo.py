@@ -44,7 +44,7 @@ class Mount(NamedTuple):
 
     @property
     def is_our_overlay(self) -> bool:
-        """It lies over a mount of hfs, which is what is meant there (hfs/mounting/overlay.py)."""
+        """It lies over a mount of hfs, which is what is meant there (mountd/supervisor/overlay.py)."""
         return self.fstype == "overlay" and self.source.startswith("hfs#")
 
     @property
@@ -104,18 +104,20 @@ def mounts(process: int | str = "self") -> list[Mount]:
         return [mount for mount in parse(file.read()) if not mount.is_our_overlay]
 
 
-def below_overlay(path: str) -> str:
-    """The (canonical) path where no overlay of ours covers it, if its mount is seen elsewhere too; else the path: what
-    an overlay shows of its root is not the mount's."""
+def below_overlay(path: str) -> tuple[str, str | None]:
+    """The (canonical) path where no overlay of ours covers it, if its mount is seen elsewhere too, and None; else the
+    path, and the mountpoint that is covered: what an overlay shows of its root is not the mount's."""
     with open(TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         table = parse(file.read())
     covered = {mount.mountpoint for mount in table if mount.is_our_overlay}
     table = [mount for mount in table if not mount.is_our_overlay]
     mount = enclosing(path, table) if covered else None
     if mount is None or mount.mountpoint not in covered:
-        return path
+        return path, None
     others = [other for other in table if other.device == mount.device and other.mountpoint not in covered]
-    return others[0].mountpoint + path[len(mount.mountpoint) :] if others else path
+    if not others:
+        return path, mount.mountpoint
+    return others[0].mountpoint + path[len(mount.mountpoint) :], None
 
 
 def hfs_mounts(table: Iterable[Mount] | None = None) -> list[Mount]:

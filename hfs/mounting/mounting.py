@@ -32,7 +32,7 @@ from hfs.mountd.core.config.handover import dump
 from hfs.mountd.core.socket_places import KEEPER, new_path
 from hfs.mounting import keeper, logs, mountinfo, own_process, probe, processes
 from hfs.mounting.given import GivenMount, why_not_ours
-from hfs.mounting.taking_away import clean_stale, detach
+from hfs.mounting.taking_away import busy, clean_stale, detach
 
 READY_S = 90.0
 """The daemon itself gives its mount 30 s to answer and the source the time of a slow metadata server."""
@@ -290,14 +290,16 @@ def _is_seen_elsewhere(mount: mountinfo.Mount) -> bool:
 
 
 def _told(kept: keeper.FoundKeeper | None, *, lazy: bool, elsewhere: bool) -> list[str]:
-    """Tell the keeper that the mount is about to be taken away here. Lines about others that hold it."""
+    """Tell the keeper that the mount is about to be taken away here. Lines about others that hold it. Raises Busy."""
+    if kept is None:
+        return []
     try:
-        if kept is None:
-            return []
         if elsewhere:
             kept.release_session()
             return []
         return [f"  {holder}" for holder in kept.unmount(lazy=lazy)]
+    except keeper.InUse as users:
+        raise busy(str(kept.status.get("mountpoint")), str(users)) from None
     except (OSError, HfsError):
         return []  # it has just ended, or is of an older release
 

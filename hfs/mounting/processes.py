@@ -80,6 +80,22 @@ def users_of(mountpoint: str) -> list[User]:
     return sorted(found)
 
 
+def having(mounts: Sequence[int]) -> list[User]:
+    """Processes with something open in one of these mounts, which no path leads to, as far as we may see them."""
+    wanted = {f"mnt_id:\t{number}\n" for number in mounts}
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                for descriptor in os.listdir(f"/proc/{entry}/fdinfo"):
+                    with open(f"/proc/{entry}/fdinfo/{descriptor}", encoding="ascii", errors="replace") as lines:
+                        if not wanted.isdisjoint(lines):
+                            path = os.readlink(f"/proc/{entry}/fd/{descriptor}")
+                            found.append(User(int(entry), _name(entry), f"has {path} open"))
+                            break
+    return found
+
+
 def _name(entry: str) -> str:
     try:
         with open(f"/proc/{entry}/comm", encoding="utf-8", errors="backslashreplace") as file:

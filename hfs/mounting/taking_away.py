@@ -16,6 +16,7 @@ import time
 
 from hfs.client.client import SOCKET_XATTR
 from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.supervisor import overlay, table
 from hfs.mountd.supervisor.unmounting import reached
 from hfs.mounting import keeper, mountinfo, probe, processes
 from hfs.mounting.mountinfo import Mount
@@ -42,10 +43,15 @@ def is_dead(mount: Mount, limit_s: float = probe.PROBE_S) -> bool:
     try:
         # Not a stat: the kernel may answer that from what the dead daemon told it. And not even root is let into
         # another user's mount without allow_other.
-        probe.xattr(mount.mountpoint, SOCKET_XATTR, limit_s=limit_s, as_user=as_owner(mount))
+        probe.xattr(_reaching(mount.mountpoint), SOCKET_XATTR, limit_s=limit_s, as_user=as_owner(mount))
     except (OSError, HfsError) as error:
         return getattr(error, "errno", None) in DEAD and not has_keeper(mount)
     return False
+
+
+def _reaching(mountpoint: str) -> str:
+    """A path that nobody but the mount can answer for: an overlay over it answers for its root."""
+    return f"{mountpoint}/.hfs-{os.urandom(8).hex()}" if table.overlay_lies_at(mountpoint) else mountpoint
 
 
 def has_keeper(mount: Mount) -> bool:
@@ -96,13 +102,24 @@ def detach(mountpoint: str, *, lazy: bool, mount_id: int | None = None) -> None:
             return
         if pause_s is not None:
             time.sleep(pause_s)
-    users = processes.users_of(mountpoint)
-    lines = [f"  {user}" for user in users] or ["  (no process that this user may see)"]
-    raise Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
+    raise busy(mountpoint)
+
+
+def busy(mountpoint: str, users: str = "") -> Busy:
+    """The error that says who uses it. `users`: lines of some more."""
+    lines = [f"  {user}" for user in processes.users_of(mountpoint)] + [users] * bool(users)
+    lines = lines or ["  (no process that this user may see)"]
+    return Busy("\n".join([f"{mountpoint}: in use; end what uses it, or hfs umount --lazy", *lines]))
 
 
 def _detached(mountpoint: str, mount_id: int | None, *, lazy: bool) -> bool:
     """False: it is in use. Raises MountError."""
+    if mount_id in {None, table.number_at(mountpoint)}:
+        try:
+            overlay.take_away(mountpoint, lazily=lazy)
+        except OSError as error:  # others are met below, too
+            if error.errno == errno.EBUSY:
+                return False
     number = _unmounted(mountpoint, mount_id, _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
     if number == errno.EPERM:
         command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-from hfs.client.client import Client, find_socket
-from hfs.client.control_socket import DaemonSilent
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mounting import joining, keeper, mounting, processes, taking_away
 from hfs.mounting.inheriting import Lost, inherit
 from hfs.mounting.keeper import FoundKeeper, HeldMount
-from hfs.mounting.overlay import Layers, Renewals
+from hfs.mounting.own_overlay import OwnOverlay
 from hfs.mounting.preflight import check_mountpoint, check_places
 from hfs.mounting.view import View
 
@@ -41,11 +39,12 @@ class UsedMount:
         self.mountpoint = mountpoint
         self.place = place
         """Where the command sees it."""
-        self._layers = _layers(config, mountpoint) if place != mountpoint else None
-        self._shown = b"" if self._layers is None else self._layers.number_now()
-        self.view = None if place == mountpoint else View(mountpoint, place, device, config.as_user, self._layers)
-        self._renewals: Renewals | None = None
-        self._said_why = config.io_mode != "overlay"
+        self._overlay = OwnOverlay(config, mountpoint, place, device)
+        generations = self._overlay.generations
+        self.view: View | None = None
+        """None: as everybody sees it."""
+        if place != mountpoint or generations is not None:
+            self.view = View(mountpoint, place, device, config.as_user, generations)
         self.held = held
         self.is_joined = is_joined
         """It was there before us, and others may read it."""
@@ -64,24 +63,17 @@ class UsedMount:
     def command_started(self, pid: int) -> None:
         """To be told to another keeper."""
         self._command_pid = pid
-        if self._layers is not None and self.view is not None and self.view.why_no_overlay is None:
-            self._renewals = Renewals(self._layers, self.place, self._shown, pid)
+        if self.view is not None:
+            self._overlay.started(self.view)
 
-    def command_ended(self) -> None:
-        """What it has seen goes with the last process that sees it."""
-        if self._renewals is not None:
-            self._renewals.close()
-            self._renewals = None
+    def command_ended(self) -> str | None:
+        """Or was never started. A line for people."""
+        return self._overlay.ended()
 
     def look(self) -> str | None:
         """Where the keeper of the mount was killed, with the job that had started it, have another one go on; and have
         overlays made anew. A line about what was done; None: there is nothing to do, or not yet."""
-        if not self._said_why:
-            self._said_why = True
-            if self._renewals is None:
-                why = "--at shows the mount itself" if self.view is None else self.view.why_no_overlay
-                return f"{self.place}: no overlay, all is read through the daemon: {why or 'the daemon offers none'}"
-        if self._renewals is not None and (said := self._renewals.look()) is not None:
+        if (said := self._overlay.look()) is not None:
             return said
         if self._is_lost or self.held.has_keeper():
             return None
@@ -128,19 +120,6 @@ class UsedMount:
             return f"process {self.keeper_pid} still works on the cache {limit_s:g} s after the unmount"
         finally:
             os.close(self._process)
-
-
-def _layers(config: Config, mountpoint: str) -> Layers | None:
-    """Of an overlay over the mount; None: none is wanted, or offered."""
-    if config.io_mode != "overlay":
-        return None
-    try:
-        told = (Client(find_socket(mountpoint)).status().get("io_mode") or {}).get("overlays")
-    except DaemonSilent:
-        return None
-    if not told:
-        return None
-    return Layers(mountpoint, told["objects"], f"hfs#{config.source}", told["top"], told["number"], config.noexec)
 
 
 def use_mount(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount:

@@ -13,63 +13,86 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 
 from hfs.mountd.base.errors import MountError
+from hfs.mountd.supervisor import overlay
+from hfs.mountd.supervisor.errand import Errand
+from hfs.mountd.supervisor.generations import Generations
 from hfs.mountd.supervisor.source import CannotBecome, open_source
-from hfs.mounting import copies, mountinfo, overlay
-from hfs.mounting.overlay import Layers
+from hfs.mountd.supervisor.table import overlay_lies_at
+from hfs.mounting import copies, mountinfo
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19  # <sys/mount.h>
+_BIND_S = 10.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class View:
-    """What lies at `shown` is seen at `place`. Both are canonical paths of directories that are there."""
+    """What lies at `shown` is seen at `place`, which may be the same. Both are canonical paths of directories that are
+    there."""
 
     def __init__(
-        self, shown: str, place: str, device: str, as_user: str | None = None, layers: Layers | None = None
+        self, shown: str, place: str, device: str, as_user: str | None = None, generations: Generations | None = None
     ) -> None:
         """`device`: of the mount, as in mountinfo. `as_user`: who can reach `place`, as the configuration has it.
-        `layers`: of an overlay that is to lie over it, if that is possible."""
-        self._layers = layers
+        `generations`: of an overlay that is to lie over it, if that is possible."""
+        self._generations = generations
         self.why_no_overlay: str | None = None
         """Once `fault` was asked."""
+        self.watch = -1
+        """The same: of the overlay, as `Generations.began` wants it."""
+        self.namespaces: list[tuple[int, int]] = []
+        """The same."""
         self._as_user = as_user
         self._device = device
         self._shown = os.fsencode(shown)
         self._place = os.fsencode(place)
-        self._uid, self._gid = os.geteuid(), os.getegid()
-        self._faults, self._told = os.pipe2(os.O_CLOEXEC)
+        self._uid = os.geteuid()
+        self._faults, self._told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def enter(self) -> None:
         """In the child. Raises OSError, and tells the parent."""
         try:
-            outside = os.open(mountinfo.TABLE, os.O_RDONLY | os.O_CLOEXEC)
-            _checked(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if self._uid else 0)))
-            if self._uid:
-                _write("/proc/self/setgroups", b"deny")
-                _write("/proc/self/uid_map", b"%d %d 1" % (self._uid, self._uid))
-                _write("/proc/self/gid_map", b"%d %d 1" % (self._gid, self._gid))
-            # What is mounted elsewhere later is seen here, and nothing of ours there.
-            _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
-            _checked(_libc.mount(self._shown, self._reachable_place(), None, ctypes.c_ulong(_MS_BIND), None))
-            _check_device(self._place, self._device)
-            if not self._uid:
-                copies.follow(outside, frozenset({os.fsdecode(self._shown), os.fsdecode(self._place)}))
-            self._lay_over()
+            self._enter()
         except OSError as error:
-            os.write(self._told, b"%d" % (error.errno or errno.EIO))
+            self._told.send(b"%d" % (error.errno or errno.EIO))
             raise
 
+    def _enter(self) -> None:
+        outside = os.open(mountinfo.TABLE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            own_namespaces()
+        except _Refused as error:
+            if self._shown != self._place:
+                raise
+            self._told.send(b"-%d" % (error.errno or errno.EIO))  # it is seen there without one
+            return
+        overlay.take_away(os.fsdecode(self._shown))  # of the mount's own, which nobody would renew here
+        if self._shown != self._place:
+            _checked(_libc.mount(self._shown, self._reachable_place(), None, ctypes.c_ulong(_MS_BIND), None))
+            _check_device(self._place, self._device)
+        if not self._uid:
+            copies.follow(outside, frozenset({os.fsdecode(self._shown), os.fsdecode(self._place)}))
+        self._lay_over()
+
     def _lay_over(self) -> None:
-        if self._layers is not None:
+        if self._generations is not None:
             try:
-                overlay.put(self._layers, os.fsdecode(self._place))
+                watch = self._generations.put_first()
+                kinds = [name for name, _ in self._kinds]
+                namespaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in kinds]
+                socket.send_fds(self._told, [b"+%d" % watch], namespaces)
             except OSError as error:
-                os.write(self._told, b"-%d" % (error.errno or errno.EIO))
+                self._told.send(b"-%d" % (error.errno or errno.EIO))
+
+    @property
+    def _kinds(self) -> list[tuple[str, int]]:
+        """Of the namespaces that it has, in the order in which they are entered."""
+        return [*([("user", _CLONE_NEWUSER)] if self._uid else []), ("mnt", _CLONE_NEWNS)]
 
     def _reachable_place(self) -> bytes:
         """A path of it that we may follow; in the new namespace, where what was opened before is none to mount on."""
@@ -82,15 +105,17 @@ class View:
 
     def fault(self) -> MountError | None:
         """In the parent, once, when the child has been started or has failed: why it has no such view; None: it has."""
-        os.close(self._told)
-        try:
-            said = os.read(self._faults, 16)
-        finally:
-            os.close(self._faults)
+        self._told.close()
+        with self._faults:
+            said, descriptors, _, _ = socket.recv_fds(self._faults, 16, 2, socket.MSG_CMSG_CLOEXEC)
+        self.namespaces = [(each, kind) for each, (_, kind) in zip(descriptors, self._kinds, strict=False)]
         if not said:
             return None
         if said.startswith(b"-"):
             self.why_no_overlay = os.strerror(-int(said))
+            return None
+        if said.startswith(b"+"):
+            self.watch = int(said[1:])
             return None
         why = os.strerror(int(said))
         if int(said) == errno.ESTALE:
@@ -101,8 +126,35 @@ class View:
         )
 
 
+class _Refused(OSError):
+    """This process may have no namespaces of its own."""
+
+
+def own_namespaces() -> None:
+    """This process has its own from here on: what is mounted elsewhere later is seen there, and nothing of its own
+    elsewhere. Raises OSError; _Refused: nothing has changed."""
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        _checked(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if uid else 0)))
+    except OSError as error:
+        raise _Refused(*error.args) from None
+    if uid:
+        _write("/proc/self/setgroups", b"deny")
+        _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+        _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+    _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
+
+
 def bind(shown: str, place: str, device: str) -> None:
     """Show the mount of this device, which lies at `shown`, at `place` too, for everybody. Raises OSError."""
+    if overlay_lies_at(shown):
+        errand = Errand(lambda _: overlay.show_below(shown, place, device), [])
+        code = errand.wait(_BIND_S)
+        errand.close()
+        if code != 0:
+            number = errno.ETIMEDOUT if code is None else code
+            raise OSError(number, os.strerror(number))
+        return
     _checked(_libc.mount(os.fsencode(shown), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None))
     try:
         _check_device(os.fsencode(place), device)

@@ -21,7 +21,8 @@ from collections.abc import Callable
 
 import trio
 
-from hfs.mountd.supervisor.connection import device_at, unmount
+from hfs.mountd.supervisor.connection import unmount
+from hfs.mountd.supervisor.table import device_at
 from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)

@@ -54,7 +54,7 @@ from hfs.mountd.hints import FollowedPlans, HintFollower
 from hfs.mountd.kernel import DataPlane, DiskReads, XattrAnswers
 from hfs.mountd.namespace import Namespace, Node, seconds
 from hfs.mountd.peers import JobPeers
-from hfs.mountd.supervisor.connection import places_of
+from hfs.mountd.supervisor.table import places_of
 from hfs.policies.iomode import SMALL_BYTES
 from hfs.policies.prefetch.siblings import Siblings
 

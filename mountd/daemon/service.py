@@ -29,7 +29,7 @@ from hfs.mountd.fuse import DevFuse, Fuse
 from hfs.mountd.kernel import fastpath, tune
 from hfs.mountd.namespace import Believing, Namespace
 from hfs.mountd.peers import Membership
-from hfs.mountd.supervisor.connection import device_at
+from hfs.mountd.supervisor.table import device_at
 from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)

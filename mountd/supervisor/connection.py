@@ -17,7 +17,9 @@ import stat
 import struct
 import subprocess
 
-from hfs.mountd.supervisor.unmounting import device_of, reached
+from hfs.mountd.supervisor.overlay import take_away
+from hfs.mountd.supervisor.table import device_at, device_of, places_of
+from hfs.mountd.supervisor.unmounting import reached
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
 _MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
@@ -163,51 +165,15 @@ class Connection:
             self.fd = -1
 
 
-def device_at(mountpoint: str) -> str | None:
-    """ "MAJOR:MINOR" of the mount on top at exactly this path, without touching it; None: nothing is mounted there."""
-    wanted = os.fsencode(mountpoint)
-    for code, byte in ((b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\012")):
-        wanted = wanted.replace(code, byte)
-    found = None
-    with open("/proc/self/mountinfo", "rb") as lines:
-        for line in lines:
-            fields = line.split(b" ")
-            if fields[4] == wanted:
-                found = fields[2].decode()
-    return found
-
-
-def is_shown(device: str) -> bool:
-    """Whether a mount of this device lies on top anywhere in this mount namespace."""
-    return bool(places_of(device))
-
-
-def places_of(device: str) -> list[str]:
-    """Where the mount of this device lies on top, the one that was mounted last first."""
-    found: dict[bytes, str] = {}
-    with open("/proc/self/mountinfo", "rb") as lines:
-        for line in lines:
-            fields = line.split(b" ")
-            found[fields[4]] = fields[2].decode()
-    escapes = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\"))
-    places = []
-    for place, its in reversed(found.items()):
-        if its == device:
-            for code, byte in escapes:
-                place = place.replace(code, byte)
-            places.append(os.fsdecode(place))
-    return places
-
-
 def unmount(mountpoint: str, device: str) -> None:
-    """Take the mount of this device, on top at this path, away, lazily. Raises OSError."""
+    """Take the mount of this device, on top at this path, away, lazily, and what lies over it. Raises OSError."""
+    take_away(mountpoint)
     number = _unmounted(mountpoint, device, _MNT_DETACH)
     if number == errno.EPERM:
         done = subprocess.run(
             ["fusermount3", "-u", "-z", "-q", "--", mountpoint], stdin=subprocess.DEVNULL, check=False
         )
-        if done.returncode == 0:
-            return
+        number = number if done.returncode else 0
     if number:
         raise OSError(number, os.strerror(number), mountpoint)
 

@@ -12,7 +12,8 @@ import select
 import stat
 import time
 
-from hfs.mountd.supervisor.connection import Connection, MountRefused, is_shown
+from hfs.mountd.supervisor.connection import Connection, MountRefused
+from hfs.mountd.supervisor.table import is_shown
 
 _FUSE_DEVICE = (10, 229)  # MISC_MAJOR and FUSE_MINOR, <linux/miscdevice.h>
 _MOUNTED_S = 10.0

@@ -18,12 +18,13 @@ from typing import Any
 
 from hfs.mountd.supervisor.daemons import Program
 from hfs.mountd.supervisor.desk import Desk, DeskClient
+from hfs.mountd.supervisor.kept_overlay import KeptOverlay
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
 from hfs.mountd.supervisor.message import Malformed, field
 from hfs.mountd.supervisor.mounts import KeptMount
 from hfs.mountd.supervisor.order import KeeperOrder
-from hfs.mountd.supervisor.references import References
+from hfs.mountd.supervisor.references import GONE_S, References
 from hfs.mountd.supervisor.source import CannotBecome
 from hfs.mountd.supervisor.starter import Starter
 from hfs.mountd.supervisor.succession import Succession
@@ -61,6 +62,7 @@ class Keeper:
             given_fd=order.given,
             foreign_pids=order.foreign_pids,
         )
+        self._overlay = KeptOverlay(self._mount, self._loop, self._log, noexec=options["noexec"])
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)
         self._references = References(
@@ -101,6 +103,7 @@ class Keeper:
         self._succession.begin()
         while self._succession.code is None:
             self._loop.turn()
+        self._overlay.end()
         why_none = self._succession.error
         if why_none is not None:
             with contextlib.suppress(OSError):
@@ -123,6 +126,7 @@ class Keeper:
 
     def _signalled(self, numbers: bytes) -> None:
         self._succession.children.look()
+        self._overlay.look()
         if any(number in _STOPS for number in numbers):
             self._stop(again=any(number in {signal.SIGTERM, signal.SIGINT} for number in numbers))
 
@@ -131,6 +135,7 @@ class Keeper:
         if not self._stopping:
             self._stopping = True
             self._unit.stopping()
+            self._overlay.end()
             try:
                 self._mount.detach()
             except OSError as error:
@@ -142,6 +147,8 @@ class Keeper:
             if "ready" in record:
                 self._references.answers()
                 self._unit.ready()
+                if self._inherited is not None and self._inherited.get("overlay"):
+                    self._overlay.begin(self._inherited["overlay"])
             answer(record)
 
         return tell
@@ -164,8 +171,10 @@ class Keeper:
             except TakeOverRefused as error:
                 client.reply({"error": str(error), "code": error.code})
         elif what == "unmount":
-            lazy = field(request, "lazy", bool, default=False)
-            client.reply({"held": self._references.unmount(client.session, lazy=lazy)})
+            how = {name: field(request, name, bool, default=False) for name in ("lazy", "sure")}
+            client.reply(self._unmounted(client.session, **how))
+        elif what == "overlay":
+            self._overlay.begin(_overlay(request), client.reply)
         elif what == "release-session":
             self._references.release_session(client.session)
             client.reply({"released": True})
@@ -176,6 +185,18 @@ class Keeper:
             self._held(what, request, client)
         else:
             client.reply({"error": "this keeper does not know what it is asked; unmount, and mount again", "code": 1})
+
+    def _unmounted(self, session: int, *, lazy: bool, sure: bool) -> dict[str, Any]:
+        """Somebody is about to unmount, and does so if nobody holds it. `sure`: who has looked that nobody uses an
+        overlay that was replaced."""
+        held = self._references.unmount(session, lazy=lazy)
+        if held:
+            return {"held": held}
+        if not self._overlay.end(lazily=lazy, sure=sure):
+            self._references.stays()
+            return {"held": [], "busy": True, "replaced": self._overlay.replaced}
+        self._loop.after(GONE_S, lambda: None if self._stopping else self._overlay.again())
+        return {"held": []}
 
     def _held(self, what: str, request: dict[str, Any], client: DeskClient) -> None:
         """Somebody joins."""
@@ -207,7 +228,8 @@ class Keeper:
         """What a command that holds the mount needs to have another keeper go on with it; nothing of a mount that
         somebody else has made: they start the next."""
         bequest, descriptors = ({}, []) if self._mount.is_given else self._mount.bequest()
-        return {"bequest": {**bequest, "given": self._succession.given}} if bequest else {}, descriptors
+        bequest |= {"given": self._succession.given, "overlay": self._overlay.told} if bequest else {}
+        return {"bequest": bequest} if bequest else {}, descriptors
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -218,11 +240,19 @@ class Keeper:
             "identity": self._mount.identity,
             **self._succession.status(),
             "mounted_s": self._mount.made_s,
+            "overlay": {"is_there": self._overlay.is_there, "why_none": self._overlay.why_none},
             "log_file": self._log_file,
             "config": self._succession.given["config"],
             "held_by": self._references.told(),
             "ending": self._references.ending or self._stopping,
         }
+
+
+def _overlay(request: Mapping[str, Any]) -> dict[str, str]:
+    """What one is to be made of; nothing: there is to be none. Raises Malformed."""
+    told = field(request, "overlay", dict)
+    names = ["objects", "top", "number", *(["makers"] if "makers" in told else [])]
+    return {name: field(told, name, str) for name in names} if told else {}
 
 
 def _job(request: Mapping[str, Any]) -> str:

@@ -15,9 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfs.mountd.supervisor.connection import Connection, MountRefused, device_at, unmount
+from hfs.mountd.supervisor.connection import Connection, MountRefused, unmount
 from hfs.mountd.supervisor.given import GivenConnection
+from hfs.mountd.supervisor.overlay import take_away
 from hfs.mountd.supervisor.source import open_source
+from hfs.mountd.supervisor.table import device_at
 
 _UNSEEN_DAEMONS = 1000
 """More daemons than one keeper starts: a mount is given up long before. Each daemon of a mount has a number of its own,
@@ -73,6 +75,8 @@ class KeptMount:
         if self.connection is not None:
             # First: a look-up that waits there holds its root, so that nothing can be mounted on it.
             self._below.add(self.connection.device)
+            with contextlib.suppress(OSError):
+                take_away(self.mountpoint)
             self.connection.abort()
         made = self._take() if self.is_given else self._mount()
         try:

@@ -24,7 +24,7 @@ _COME_S = 10.0
 """In which the command that has made a mount for itself says that it is there, once it answers."""
 _SETTLED_S = 5.0
 """In which those who used an inherited mount have noticed that it has another keeper: they look twice a second."""
-_GONE_S = 10.0
+GONE_S = 10.0
 """In which whoever unmounts has done so; this process ends with the mount."""
 
 
@@ -181,8 +181,12 @@ class References:
         self.release_session(session)
         if not self._held:
             self.ending = True
-            self._loop.after(_GONE_S, self._still_there)
+            self._loop.after(GONE_S, self.stays)
         return self.told()
+
+    def stays(self) -> None:
+        """Whoever wanted to take it away could not: it was in use."""
+        self.ending, self._permanent = False, True
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -207,10 +211,6 @@ class References:
     def _settled(self) -> None:
         self._settling = False
         self._look_after(self._linger_s)
-
-    def _still_there(self) -> None:
-        """Whoever wanted to take it away could not: it was in use."""
-        self.ending, self._permanent = False, True
 
     def _look_after(self, seconds: float) -> None:
         self._turn += 1

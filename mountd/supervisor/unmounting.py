@@ -14,6 +14,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from hfs.mountd.supervisor.table import number_of, options_of
+
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SERVER = re.compile("(?:^|,)user_id=([0-9]+)")
 
@@ -26,17 +28,17 @@ def reached(mountpoint: str) -> Iterator[tuple[str, int]]:
     above, name = os.path.split(mountpoint)
     directory = os.open("/", _STEP | os.O_DIRECTORY)
     try:
-        number = _number_of(directory)
+        number = number_of(directory)
         for part in filter(None, above.split("/")):
             below = os.open(part, _STEP | os.O_DIRECTORY, dir_fd=directory)
             os.close(directory)
-            directory, before, number = below, number, _number_of(below)
+            directory, before, number = below, number, number_of(below)
             if number != before and _server_of(number) not in {None, 0, os.geteuid()}:
                 text = f"lies in a file system that user {_server_of(number)} serves"
                 raise PermissionError(errno.EPERM, text, part)
         end = os.open(name, _STEP, dir_fd=directory)
         try:
-            number = _number_of(end)
+            number = number_of(end)
         finally:
             os.close(end)
         yield f"/proc/self/fd/{directory}/{name}", number
@@ -44,23 +46,7 @@ def reached(mountpoint: str) -> Iterator[tuple[str, int]]:
         os.close(directory)
 
 
-def device_of(number: int) -> str | None:
-    """ "MAJOR:MINOR" of a mount; None: it is gone."""
-    fields = _line_of(number)
-    return fields[2] if fields else None
-
-
 def _server_of(number: int) -> int | None:
     """Who has mounted it, where a process serves it; None: the kernel does, or it is gone."""
-    found = _SERVER.search(_line_of(number)[-1]) if _line_of(number) else None
+    found = _SERVER.search(options_of(number))
     return int(found[1]) if found else None
-
-
-def _line_of(number: int) -> list[str]:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        return next((line[:-1].split(" ") for line in lines if line.startswith(f"{number} ")), [])
-
-
-def _number_of(descriptor: int) -> int:
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))

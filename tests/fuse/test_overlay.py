@@ -2,24 +2,24 @@
 overlays. Real mounts, real overlays; as a plain user as well."""
 
 import contextlib
-import functools
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hfs.mounting import overlay
+from hfs.mountd.supervisor import overlay
+from hfs.mounting import keeper
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, environment, must, processes_of_run, run, wait_gone
+from tests.fuse.harness import Hfs, environment, kill, must, processes_of_run, run, stopped, wait_gone
+from tests.fuse.overlaid import this_kernel_has_them, until
 from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
@@ -49,9 +49,17 @@ def told(path: Path) -> list[bytes | None]:
     return found
 
 
+def uncovered(hfs: Hfs) -> Hfs:
+    """Without the overlay of root's own, which shows no such attributes."""
+    kept = keeper.find(str(hfs.path))
+    assert kept is not None
+    assert kept.make_overlay(None)
+    return hfs
+
+
 def test_what_is_staged_says_where_it_lies(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = filled(tmp_path / "source")
-    hfs = hfs_mount(source, "--io-mode", "overlay", "--immutable")
+    hfs = uncovered(hfs_mount(source, "--io-mode", "overlay", "--immutable"))
     assert told(hfs.path / "a") == told(hfs.path / "large") == [None, None], "nothing is staged"
     must("hfs", "cache", "warm", hfs.path)
     objects = Path(hfs.status()["io_mode"]["overlays"]["objects"])
@@ -66,7 +74,7 @@ def test_what_is_staged_says_where_it_lies(tmp_path: Path, hfs_mount: HfsMount) 
 
 
 def test_an_object_that_somebody_has_changed_is_told_to_nobody(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable")
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
     must("hfs", "cache", "warm", hfs.path)
     objects = Path(hfs.status()["io_mode"]["overlays"]["objects"])
     for name in ("a", "large"):
@@ -89,14 +97,14 @@ def test_what_the_source_calls_so_is_not_shown_to_overlays(tmp_path: Path, hfs_m
     os.setxattr(source / "a", "user.overlay.redirect", b"/00/1")
     (source / "folder").mkdir()
     os.setxattr(source / "folder", "user.overlay.opaque", b"y")
-    hfs = hfs_mount(source, "--io-mode", "overlay", "--immutable")
+    hfs = uncovered(hfs_mount(source, "--io-mode", "overlay", "--immutable"))
     for name, attribute in (("a", "user.overlay.redirect"), ("folder", "user.overlay.opaque")):
         with pytest.raises(OSError, match="No data"):
             os.getxattr(hfs.path / name, attribute)
 
 
 def test_nothing_goes_as_long_as_it_may_be_told(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable")
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
     must("hfs", "cache", "warm", hfs.path)
     done = run("hfs", "cache", "evict", hfs.path)
     assert done.returncode == 2
@@ -116,14 +124,24 @@ for line in sys.stdin:
     names = json.loads(line)
     try:
         said = {name: open(f"{sys.argv[1]}/{name}", "rb").read().hex()[:40] for name in names}
-        said["overlays"] = [line.split()[0] for line in open("/proc/self/mountinfo") if " overlay hfs" in line]
+        table = [line for line in open("/proc/self/mountinfo") if f" {sys.argv[1]} " in line]
+        said["overlays"] = [line.split()[0] for line in table if " overlay hfs" in line]
         said["uid"] = os.getuid()
     except OSError as error:
         said = {"error": str(error)}
     print(json.dumps(said), flush=True)
 """
 
-    def __init__(self, folder: Path, *options: str, plain: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        plain: bool = False,
+        place: Path | None = None,
+        code: str = CODE,
+        arguments: tuple[str, ...] = (),
+    ) -> None:
+        """`place`: where it reads; None: in place."""
         self.source = folder / "source"
         cache = str(folder / ("own" if plain else "cache") / "cache")
         given = ["--source", str(self.source), "--cache", cache, "--immutable", "--io-mode", "overlay", *options]
@@ -131,7 +149,7 @@ for line in sys.stdin:
         user = [*as_plain_user(folder), "env", f"HOME={folder}/own", f"HFS_LOG_FILE={folder}/own/log"] if plain else []
         with self.errors.open("w") as errors:
             self._process = subprocess.Popen(
-                [*user, "hfs", "run", *given, "--", "python3", "-c", self.CODE, str(self.source)],
+                [*user, "hfs", "run", *given, "--", "python3", "-c", code, str(place or self.source), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -151,27 +169,23 @@ for line in sys.stdin:
         said = self.reads(*names)
         return all(said.get(name) == (self.source / name).read_bytes().hex()[:40] for name in names)
 
+    def kill_maker(self) -> None:
+        """`hfs run`, and not its command."""
+        kill(self._process.pid)
+
+    def close(self) -> None:
+        """Of one whose maker was killed: the command ends by itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.stdout is not None
+        assert self._process.stdout.read() == ""
+        self._process.stdout.close()
+        self._process.wait()
+
     def end(self) -> str:
         assert self._process.communicate(timeout=30) == ("", None)
         assert self._process.returncode == 0
         return self.errors.read_text()
-
-
-PUT = """
-import os, sys
-from hfs.mounting import overlay
-names, objects, top = (f"{sys.argv[1]}/{name}" for name in ("names", "objects", "top"))
-for made in (names, objects, top):
-    os.mkdir(made)
-overlay.put(overlay.Layers(names, objects, "hfs#probe", top, ""), names)
-"""
-
-
-@functools.cache
-def this_kernel_has_them() -> bool:
-    """Overlays with a layer of data alone, in a namespace of our own."""
-    with tempfile.TemporaryDirectory() as place:
-        return run("unshare", "--mount", sys.executable, "-c", PUT, place).returncode == 0
 
 
 @pytest.fixture
@@ -204,10 +218,9 @@ def silent(folder: Path) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """The limit of the test ends it else."""
-    while not condition():
-        threading.Event().wait(0.05)
+def renewed(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Another overlay has taken the place of that one."""
+    return len(now["overlays"]) == 1 and now["overlays"] != before["overlays"]
 
 
 def test_commands_within_find_the_daemon(folder: Path) -> None:
@@ -227,8 +240,8 @@ def test_what_is_staged_is_read_while_nobody_serves(folder: Path, plain: bool) -
     assert first["overlays"], job.errors.read_text()
     assert first["uid"] == (UID if plain else 0)
     # What is staged is worth a new overlay, which takes the place of the first.
-    until(lambda: job.reads()["overlays"] != first["overlays"])
-    assert len(job.reads("a", "large")["overlays"]) == 1
+    until(lambda: renewed(first, job.reads()))
+    job.reads("a", "large")
     with silent(folder):
         assert job.is_right("a", "large")
     assert "no overlay" not in job.end()
@@ -246,20 +259,146 @@ def test_after_a_killed_daemon_a_new_overlay_has_all(folder: Path) -> None:
     job.end()
 
 
-def test_where_no_overlay_can_be_made_all_is_read_through_the_daemon(folder: Path, tmp_path: Path) -> None:
-    at = tmp_path / "at"
-    at.mkdir()
-    done = run(
-        "hfs", "run", "--source", folder / "source", "--at", at, "--cache", folder / "cache", "--immutable",
-        "--io-mode", "overlay", "--", "sh", "-c", f"sleep 1; cmp {at}/a {folder}/source/a",
-    )  # fmt: skip
+def test_where_no_overlay_is_offered_a_line_says_so_to_who_asks(folder: Path) -> None:
+    given = ["--source", folder / "source", "--cache", folder / "cache", "--quiet"]
+    within = f"cmp {folder}/source/a {folder}/source/a"
+    assert run("hfs", "run", *given, "--", "sh", "-c", within).stderr == ""
+    done = run("hfs", "run", *given, "-v", "--", "sh", "-c", within)
     assert done.returncode == 0
-    assert "no overlay, all is read through the daemon: --at shows the mount itself" in done.stderr
+    assert "no overlay, all is read through the daemon: the daemon offers none" in done.stderr
+
+
+@pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.long)], ids=["root", "plain"])
+def test_at_another_place_a_command_has_one_where_it_is_asked_for(folder: Path, plain: bool) -> None:
+    at = folder / "own" / "at"
+    at.mkdir()
+    shutil.chown(at, UID, UID)
+    job = Job(folder, "--at", str(at), plain=plain, place=at)
+    first = job.reads("a", "large")
+    assert first["overlays"], job.errors.read_text()
+    assert (at / "a").read_bytes() if not plain else True, "others see the mount itself"
+    until(lambda: renewed(first, job.reads()))
+    job.reads("a", "large")
+    with silent(folder):
+        assert job.is_right("a", "large")
+    assert "no overlay" not in job.end()
+
+
+LEAVES = """
+import os, sys, time
+place, told = sys.argv[1:]
+held = open(f"{place}/a", "rb")
+if os.fork():
+    os._exit(0)
+os.setsid()
+os.close(1)
+overlays = lambda: [line for line in open("/proc/self/mountinfo") if f" {place} " in line and " overlay hfs" in line]
+while overlays():
+    time.sleep(0.02)
+right = held.read(10) + open(f"{place}/b", "rb").read(10) + open(f"{place}/a", "rb").read(10)
+with open(told + ".next", "wb") as file:
+    file.write(right)
+os.rename(told + ".next", told)
+"""
+
+
+def test_what_a_command_has_left_behind_sees_the_mount_itself(folder: Path) -> None:
+    given = ["--source", folder / "source", "--cache", folder / "cache", "--immutable", "--io-mode", "overlay"]
+    told = folder / "own" / "told"
+    command = ["hfs", "run", *given, "--quiet", "--", "python3", "-c", LEAVES, folder / "source", told]
+    with (folder / "errors").open("w") as errors:
+        assert subprocess.run(list(map(str, command)), env=environment(), stderr=errors, check=False).returncode == 0
+    until(told.exists)
+    a, b = ((folder / "source" / name).read_bytes()[:10] for name in ("a", "b"))
+    assert told.read_bytes() == a + b + a
+
+
+def test_a_command_goes_on_whose_maker_was_killed(folder: Path) -> None:
+    job = Job(folder)
+    first = job.reads("a", "large")
+    until(lambda: renewed(first, job.reads()))
+    job.kill_maker()
+    assert job.is_right("a", "b", "c", "large")
+    for pid, command in processes_of_run(folder).items():
+        if "daemon_process" in command:
+            os.kill(pid, signal.SIGKILL)
+    assert job.is_right("a", "large")
+    job.close()
+
+
+def test_a_joined_mount_is_covered_for_the_command(folder: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(folder / "source", "--immutable", "--io-mode", "overlay", cache=folder / "cache" / "cache")
+    job = Job(folder, "--chunk", "65536", "--cache-size", "2G")
+    first = job.reads("a", "large")
+    assert first["overlays"], job.errors.read_text()
+    until(lambda: renewed(first, job.reads()))
+    job.reads("a", "large")
+    with stopped(hfs.pid, hfs.keeper):
+        assert job.is_right("a", "large")
+    job.end()
+    assert hfs.status()["io_mode"]["overlays"] is not None
+
+
+OPENERS = """
+import json, os, sys, threading
+place, *names = sys.argv[1:]
+faults, ended, opened = [], threading.Event(), [0]
+def opens():
+    while not ended.is_set():
+        for name in names:
+            try:
+                with open(f"{place}/{name}", "rb") as file:
+                    if not file.read(10):
+                        faults.append(f"{name} is empty")
+                opened[0] += 1
+            except OSError as error:
+                faults.append(str(error))
+threads = [threading.Thread(target=opens) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for line in sys.stdin:
+    table = [line for line in open("/proc/self/mountinfo") if f" {place} " in line]
+    overlays = [line.split()[0] for line in table if " overlay hfs" in line]
+    print(json.dumps({"overlays": overlays, "faults": faults[:3], "opened": opened[0]}), flush=True)
+ended.set()
+"""
+
+
+@pytest.mark.parametrize("plain", [pytest.param(False, marks=pytest.mark.long), True], ids=["root", "plain"])
+def test_openers_by_path_see_no_renewal(folder: Path, plain: bool) -> None:
+    job = Job(folder, plain=plain, code=OPENERS, arguments=("a", "b", "c", "large"))
+    first = job.reads()
+    until(lambda: renewed(first, job.reads()))
+    (number,) = folder.rglob("cache/*/overlays/number")
+    for made in range(20):
+        before = job.reads()
+        number.with_name("next").write_text(str(1000 + made))
+        shutil.chown(number.with_name("next"), number.owner())
+        number.with_name("next").rename(number)
+        until(lambda before=before: renewed(before, job.reads()))  # type: ignore[misc]
+    said = job.reads()
+    assert said["faults"] == []
+    assert said["opened"] > 0
+    job.end()
+
+
+@pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.long)], ids=["root", "plain"])
+def test_the_daemon_is_told_of_what_is_made_and_of_what_has_gone(folder: Path, plain: bool) -> None:
+    job = Job(folder, plain=plain)
+    first = job.reads("a", "large")
+    (makers,) = folder.rglob("cache/*/overlays")
+    (file,) = makers.glob("maker-*")
+    assert len(file.read_bytes()) == 16
+    until(lambda: renewed(first, job.reads()))
+    number = int((makers / "number").read_text())
+    until(lambda: struct.unpack("<QQ", file.read_bytes()) == (number, number))
+    job.end()
+    assert not file.exists()
 
 
 def test_an_overlay_of_layers_that_are_none_is_refused(tmp_path: Path) -> None:
-    names, objects, top, number = (str(tmp_path / name) for name in ("names", "objects", "top", "number"))
-    layers = overlay.Layers(names, objects, "hfs#x", top, number, noexec=True)
+    objects, top, number = (str(tmp_path / name) for name in ("objects", "top", "number"))
+    layers = overlay.Layers(objects, "hfs#x", top, number, noexec=True)
     with pytest.raises(OSError, match="No such file"):
         overlay.put(layers, str(tmp_path))
 
@@ -267,7 +406,7 @@ def test_an_overlay_of_layers_that_are_none_is_refused(tmp_path: Path) -> None:
 def test_what_is_staged_is_read_on_over_a_killed_daemon(folder: Path) -> None:
     job = Job(folder)
     first = job.reads("a", "large")
-    until(lambda: job.reads()["overlays"] != first["overlays"])
+    until(lambda: renewed(first, job.reads()))
     assert job.is_right("a", "large")
     for _ in range(5):
         for pid, command in processes_of_run(folder).items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hfs.cli import cli, shared
+from hfs.cli import cli, overlays, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
 from hfs.cli.shared import printable
@@ -310,6 +310,7 @@ def test_the_parts_of_a_mount_are_told_one_a_line() -> None:
         "passthrough: too old",
         "stateless: available",
         "extension: loaded",
+        f"overlays: {overlays.line({})}",
         "readahead: as the kernel has it",
         "background requests: 512",
         "readahead stays at 128 KiB: /sys/x: refused",

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.supervisor import given
-from hfs.mountd.supervisor.connection import MountRefused, device_at, places_of
+from hfs.mountd.supervisor.connection import MountRefused
 from hfs.mountd.supervisor.given import GivenConnection
 from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.table import device_at, places_of
 from tests.fuse.given import mounted
 from tests.fuse.users import needs_root
 

@@ -1,0 +1,246 @@
+"""Generations of an overlay without any: what the maker's file says, what goes, and what hangs. A directory stands for
+each, whose removal is its end; children and inotify are real."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hfs.mountd.supervisor import generations as module
+from hfs.mountd.supervisor.generations import MOST, Generations
+from hfs.mountd.supervisor.maker_file import NUMBERS
+from hfs.mountd.supervisor.overlay import Layers
+
+# Of a process with threads, as a worker of the tests has: the child only works on files (Python 3.12).
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+class Place:
+    """Where they lie, and the directory by which maker and daemon meet."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.roots = folder / "roots"
+        self.makers = folder / "overlays"
+        for made in (self.roots, self.makers):
+            made.mkdir()
+        self.fault: OSError | None = None
+        self.hangs = folder / "hangs"
+        self.move(1)
+        self.layers = Layers("/objects", "hfs#x", "/top", str(self.makers / "number"), str(self.makers))
+        monkeypatch.setattr(module.overlay, "put", self._put)
+        monkeypatch.setattr(module.overlay, "take_away", self._take_away)
+
+    def move(self, number: int) -> None:
+        (self.makers / "next").write_text(str(number))
+        (self.makers / "next").rename(self.makers / "number")
+
+    def _put(self, layers: Layers, _place: str, made: Callable[[str, int], object]) -> None:
+        """In a child."""
+        if self.fault is not None:
+            raise self.fault
+        root = self.roots / str(layers.number_now())
+        root.mkdir()
+        made(str(root), 0)
+        while self.hangs.exists():
+            signal.pause()
+
+    def _take_away(self, _place: str, *, lazily: bool = True) -> None:
+        """All go that nobody uses: a file in one is a user."""
+        for root in self.roots.iterdir():
+            with contextlib.suppress(OSError):
+                root.rmdir()
+        if not lazily and any(self.roots.iterdir()):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    def goes(self, number: int) -> None:
+        (self.roots / str(number)).rmdir()
+
+    @property
+    def said(self) -> tuple[int, int]:
+        """By the only maker's file."""
+        return NUMBERS.unpack(self.file.read_bytes())
+
+    @property
+    def file(self) -> Path:
+        (found,) = self.makers.glob("maker-*")
+        return found
+
+    def is_locked(self) -> bool:
+        with self.file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def made(place: Place) -> Iterator[Generations]:
+    generations = Generations(place.layers, "/data")
+    yield generations
+    generations.end()
+
+
+def look_until(generations: Generations, condition: Callable[[], bool]) -> list[str]:
+    """What is said meanwhile. The limit of the test ends it else."""
+    said = []
+    while not condition():
+        line = generations.look()
+        said += [line] if line is not None else []
+        threading.Event().wait(0.002)
+    return said
+
+
+def renewed(generations: Generations, place: Place, number: int) -> None:
+    place.move(number)
+    look_until(generations, lambda: place.said[1] == number)
+
+
+def test_the_file_is_there_before_anything_is_made_and_goes_at_the_end(place: Place) -> None:
+    place.move(7)
+    made = Generations(place.layers, "/data")
+    assert (place.said, place.is_locked(), list(place.roots.iterdir())) == ((7, 7), True, [])
+    assert place.file.name.startswith(f"maker-{os.getpid()}-")
+    look_until(made, lambda: made.is_made)
+    assert [root.name for root in place.roots.iterdir()] == ["7"]
+    assert made.end()
+    assert [path.name for path in place.makers.iterdir()] == ["number"]
+
+
+def test_the_oldest_is_told_until_it_has_gone(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    renewed(made, place, 2)
+    renewed(made, place, 5)
+    assert place.said == (1, 5)
+    place.goes(2)
+    made.look()
+    assert place.said == (1, 5)
+    place.goes(1)
+    assert select.select([made.descriptor], [], [], 0)[0], "the end of one wakes who waits"
+    made.look()
+    assert place.said == (5, 5)
+
+
+def test_nothing_is_made_while_nothing_changed(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    for _ in range(5):
+        made.look()
+    assert [root.name for root in place.roots.iterdir()] == ["1"]
+
+
+def test_a_moved_number_wakes_who_waits(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    assert not select.select([made.descriptor], [], [], 0)[0]
+    place.move(2)
+    assert select.select([made.descriptor], [], [], 0)[0]
+
+
+def test_at_the_bound_nothing_is_made_until_one_has_gone(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    for number in range(2, MOST + 1):
+        renewed(made, place, number)
+    place.move(99)
+    for _ in range(5):
+        made.look()
+    assert place.said == (1, MOST)
+    assert len(list(place.roots.iterdir())) == MOST
+    place.goes(3)
+    look_until(made, lambda: place.said[1] == 99)
+    assert place.said == (1, 99)
+
+
+def test_one_that_hangs_holds_up_nobody_and_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_END_S", 0.1)
+    made = Generations(place.layers, "/data")
+    look_until(made, lambda: made.is_made)
+    place.hangs.touch()
+    place.move(2)
+    look_until(made, lambda: (place.roots / "2").exists())
+    assert place.said == (1, 1)
+    place.goes(1)
+    made.look()
+    assert place.said == (2, 1), "what is being made may be in place any moment"
+    place.roots.joinpath("2", "used").touch()
+    assert made.end()
+    assert not place.is_locked()
+    assert place.said == (2, 1), "nobody knows what has become of it"
+
+
+def test_one_whose_maker_was_killed_halfway_counts(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    place.hangs.touch()
+    place.move(2)
+    look_until(made, lambda: (place.roots / "2").exists())
+    assert made._making is not None
+    os.kill(made._making._pid, signal.SIGKILL)
+    place.hangs.unlink()
+    (said,) = look_until(made, lambda: made._making is None)
+    assert "Input/output error" in said
+    place.goes(1)
+    made.look()
+    assert place.said == (2, 1)
+
+
+def test_what_fails_is_said_once_and_tried_again(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    place.fault = OSError(errno.EPERM, "")
+    place.move(2)
+    (said,) = look_until(made, lambda: bool(made.why))
+    assert said == "/data: what is staged from now on is read through the daemon (Operation not permitted)"
+    assert made.look() is None
+    assert made._making is None, "not at once"
+    made._again_s = 0.0
+    assert look_until(made, lambda: made._making is not None) == []
+    assert look_until(made, lambda: made._making is None) == []
+    place.fault = None
+    made._again_s = 0.0
+    look_until(made, lambda: place.said == (1, 2))
+
+
+def test_what_is_in_use_at_the_end_is_left_and_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Generations(place.layers, "/data")
+    look_until(made, lambda: made.is_made)
+    place.roots.joinpath("1", "used").touch()
+    renewed(made, place, 2)
+    assert not made.end(lazily=False)
+    assert place.said == (1, 2), "it goes on"
+    monkeypatch.setattr(module, "_END_S", 0.1)
+    assert made.end()
+    assert (place.said, place.is_locked()) == ((1, 2), False)
+
+
+def test_what_others_have_taken_away_is_known(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    renewed(made, place, 2)
+    place.goes(1)
+    made.look()
+    assert not made.was_taken_away
+    place.goes(2)
+    made.look()
+    assert made.was_taken_away
+
+
+def test_without_a_directory_for_makers_none_says_anything(place: Place) -> None:
+    made = Generations(place.layers._replace(makers=None), "/data")
+    look_until(made, lambda: made.is_made)
+    assert made.end()
+    assert list(place.makers.glob("maker-*")) == []
+
+
+def test_where_the_file_cannot_be_made_there_is_no_maker(place: Place) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No such"):
+        Generations(place.layers._replace(makers=f"{place.makers}/gone"), "/data")
+    assert len(os.listdir("/proc/self/fd")) == before
