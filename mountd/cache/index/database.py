@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache.index.columns import read_state
@@ -56,27 +56,20 @@ class IndexDatabase:
             raise self._failed(error) from error
 
     def _open(self, on_new: Callable[[], None]) -> None:
-        self.writer = open_database(self._directory, self._connect, on_new)
-        try:
-            self.reader = connect_to(self._directory, self._connect)
-            self.quick = connect_to(self._directory, self._connect)
-            try:
-                self.opened_sources: dict[str, int] = dict(self.reader.execute("SELECT name, id FROM sources"))
-                """Numbers by identity, when it was opened."""
-                self.opened = read_state(self.reader)
-                """The totals when it was opened."""
-                self.quick.execute("SELECT 1 FROM state").fetchone()
-                check_opened(self._directory, 3)
-                # From here on a crash leaves garbage.
-                with self._transaction(durable=True) as writer:
-                    writer.execute("UPDATE state SET clean = 0")
-            except BaseException:
-                self.quick.close()
-                self.reader.close()
-                raise
-        except BaseException:
-            self.writer.close()
-            raise
+        with ExitStack() as made:
+            self.writer = made.enter_context(closing(open_database(self._directory, self._connect, on_new)))
+            self.reader = made.enter_context(closing(connect_to(self._directory, self._connect)))
+            self.quick = made.enter_context(closing(connect_to(self._directory, self._connect)))
+            self.opened_sources: dict[str, int] = dict(self.reader.execute("SELECT name, id FROM sources"))
+            """Numbers by identity, when it was opened."""
+            self.opened = read_state(self.reader)
+            """The totals when it was opened."""
+            self.quick.execute("SELECT 1 FROM state").fetchone()
+            check_opened(self._directory, 3)
+            # From here on a crash leaves garbage.
+            with self._transaction(durable=True) as writer:
+                writer.execute("UPDATE state SET clean = 0")
+            made.pop_all()  # they stay open
 
     def _judge(self, error: sqlite3.Error | None = None) -> None:
         """Before anything is open: set the index aside if it is damaged, or is sound and cannot be used (`error`)."""

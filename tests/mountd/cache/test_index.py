@@ -1,5 +1,6 @@
 """The index: totals that are never counted, numbers that are never used twice, files that are broken or foreign."""
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -479,3 +480,22 @@ def test_no_bit_that_is_turned_gives_a_file_the_bytes_of_another(tmp_path: Path,
         index.close()
     assert found > count
     assert not wrong
+
+
+@pytest.mark.parametrize("fails_at", range(1, 4))
+def test_an_index_that_cannot_be_opened_leaves_no_connection(tmp_path: Path, fails_at: int) -> None:
+    Index(cache(tmp_path)).close()
+    made: list[sqlite3.Connection] = []
+
+    def connect(*arguments: Any, **how: Any) -> sqlite3.Connection:
+        if len(made) == fails_at - 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        made.append(sqlite3.connect(*arguments, **how))
+        return made[-1]
+
+    with pytest.raises(OSError, match="Input/output error"):
+        Index(cache(tmp_path), connect=connect)
+    assert len(made) == fails_at - 1
+    for each in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            each.execute("SELECT 1")
