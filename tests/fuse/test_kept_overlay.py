@@ -123,12 +123,13 @@ def test_after_a_killed_daemon_a_new_one_has_all(hfs: Hfs) -> None:
         assert is_right(hfs)
 
 
-@pytest.mark.parametrize("command", [["umount"], ["umount", "-R"]], ids=" ".join)
+@pytest.mark.parametrize("command", [pytest.param(["umount"], marks=pytest.mark.long), ["umount", "-R"]], ids=" ".join)
 def test_who_unmounts_by_hand_means_the_mount(hfs: Hfs, command: list[str]) -> None:
     must(*command, hfs.path)
     gone(hfs)
 
 
+@pytest.mark.long
 def test_who_unmounts_twice_by_hand_sees_no_error(hfs: Hfs) -> None:
     must("umount", hfs.path)
     must("umount", hfs.path)
@@ -145,6 +146,7 @@ def test_what_a_killed_keeper_has_left_is_taken_away(hfs: Hfs) -> None:
     assert (overlays(hfs.path), device_at(str(hfs.path))) == ([], None)
 
 
+@pytest.mark.long
 def test_who_mounts_again_over_a_dead_one_has_it_anew(hfs: Hfs) -> None:
     staged(hfs)
     hfs.kill()
@@ -153,6 +155,7 @@ def test_who_mounts_again_over_a_dead_one_has_it_anew(hfs: Hfs) -> None:
     assert is_right(hfs)
 
 
+@pytest.mark.long
 def test_another_release_goes_on_with_it(hfs: Hfs) -> None:
     staged(hfs)
     must(hfs_command(), "mount", "--take-over", hfs.source, hfs.path, "--cache", hfs.cache, *hfs.options)
@@ -173,6 +176,7 @@ def test_a_command_in_place_has_its_own_over_the_mount_itself(hfs: Hfs) -> None:
     assert is_right(hfs)
 
 
+@pytest.mark.long
 def test_at_a_second_place_the_mount_itself_is_shown(hfs: Hfs, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -209,6 +213,7 @@ def test_who_goes_on_with_a_mount_covers_it(hfs: Hfs) -> None:
     assert (overlays(hfs.path), device_at(str(hfs.path))) == ([], None)
 
 
+@pytest.mark.long
 def test_openers_by_path_see_no_renewal(hfs: Hfs) -> None:
     staged(hfs)
     number = Path(hfs.status()["io_mode"]["overlays"]["number"])
@@ -241,6 +246,7 @@ def test_openers_by_path_see_no_renewal(hfs: Hfs) -> None:
     assert faults == []
 
 
+@pytest.mark.long
 def test_a_mount_that_does_not_answer_holds_up_neither_keeper_nor_end(hfs: Hfs) -> None:
     staged(hfs)
     number = Path(hfs.status()["io_mode"]["overlays"]["number"])
@@ -266,6 +272,7 @@ def test_where_there_is_none_a_line_says_so(source: Path, tmp_path: Path) -> Non
             unmount_lazily(place)
 
 
+@pytest.mark.long
 def test_a_command_that_reads_something_else_keeps_none(hfs: Hfs, tmp_path: Path) -> None:
     """Its namespace begins with a copy of all mounts."""
     (tmp_path / "other").mkdir()
