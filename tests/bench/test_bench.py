@@ -331,6 +331,7 @@ def test_a_listing_counts_files_and_no_folders(tmp_path: Path) -> None:
         assert [program.do(folder=str(tmp_path), stat=stat)["names"] for stat in (False, True)] == [2, 2]
 
 
+@pytest.mark.slow
 def test_two_readers_take_all_samples_between_them(tmp_path: Path) -> None:
     data.make_samples(tmp_path / "samples.h5", 11)
     path = tmp_path / "samples.h5"

@@ -22,6 +22,7 @@ def test_rows_and_a_plot(tmp_path: Path) -> None:
     assert (tmp_path / "plots" / "loading-scale.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_one_rank_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading_planning, "LEARNERS", 16)
     monkeypatch.setattr(loading_planning, "SAMPLES_QUICK", 5000)

@@ -26,6 +26,7 @@ def few(monkeypatch: pytest.MonkeyPatch, work: Work) -> Data:
     return peers_data.tiny(work, QUICK)
 
 
+@pytest.mark.slow
 def test_the_simulation_is_near_the_paper(monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
     monkeypatch.setattr(peers_simulation, "NODES", (8, 64))
     rows = peers_simulation.simulation(work, QUICK, "command")

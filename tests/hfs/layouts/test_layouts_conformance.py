@@ -92,6 +92,7 @@ def test_shards(tmp_path: Path, case: Case) -> None:
     holds(case, build([str(path) for path in paths], str(tmp_path), options=case.options), tmp_path, paths)
 
 
+@pytest.mark.slow
 @each_format
 def test_the_layout_file_has_at_most_24_bytes_an_extent(tmp_path: Path, case: Case) -> None:
     path = tmp_path / f"data{case.suffix}"

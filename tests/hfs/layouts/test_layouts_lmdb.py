@@ -156,6 +156,7 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     assert refused > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "largest"), [(100, 3000), (300, 100)])
 def test_a_damaged_file_gives_no_extent_outside_it(tmp_path: Path, count: int, largest: int) -> None:
     # At once, so that few pages are left over.

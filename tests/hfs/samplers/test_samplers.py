@@ -117,6 +117,7 @@ def chi_square(counts: NDArray[np.int64]) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - free) / np.sqrt(2 * free))
 
 
+@pytest.mark.slow
 def test_groups_are_at_every_place_equally_often() -> None:
     """Over 4000 epochs, each of 20 groups at each of 20 places, the short one too (n is no multiple of group)."""
     counts = np.zeros((20, 20), np.int64)
@@ -136,6 +137,7 @@ def test_samples_are_at_every_place_of_their_group_equally_often() -> None:
     assert abs(chi_square(counts)) < 4
 
 
+@pytest.mark.slow
 def test_every_learner_gets_every_group_equally_often() -> None:
     counts = np.zeros((4, 40), np.int64)
     for epoch in range(1000):

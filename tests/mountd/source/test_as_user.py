@@ -75,6 +75,7 @@ def test_a_thread_is_somebody_else_for_file_systems(tmp_path: Path) -> None:
     os.close(folder)
 
 
+@pytest.mark.slow
 @needs_root
 def test_what_changes_for_the_process_is_taken_back() -> None:
     """Another fsuid makes a process undumpable: no core, and its /proc is root's."""
@@ -88,6 +89,7 @@ print(ctypes.CDLL(None).prctl(3))
     assert done.stdout == "1\n"
 
 
+@pytest.mark.slow
 @needs_root
 def test_without_the_capabilities_it_says_so() -> None:
     code = "from hfs.mountd.source.user_context import why_impossible; print(why_impossible())"
