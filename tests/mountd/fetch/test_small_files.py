@@ -185,6 +185,7 @@ async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
         await parts.namespace.lookups.resolve(b"d")
         parts.source.hang = True
         assert become(await parts.stage(*names(4))) == [SourceTimeout] * 4
+        await trio.lowlevel.checkpoint()  # from Python 3.12 on, until then a task holds what was cancelled last
         parts.rest()
 
 
@@ -209,6 +210,7 @@ async def test_buffers_are_given_back_when_all_is_written() -> None:
         assert 0 < parts.fetch.buffers.used_bytes <= parts.fetch.buffers.total_bytes // 2
         assert parts.held(parts.source.tree[b"d/7"].version(parts.source.source_id)) is not None
         parts.staging.write()
+        await trio.lowlevel.checkpoint()
         parts.rest()
 
 
