@@ -222,6 +222,7 @@ class Warming:
             await self._walk_some(node, names, send)
 
     async def _walk_some(self, directory: Node, names: list[bytes], send: _Send) -> None:
+        await self._namespace.lookups.wait_kept(directory)  # before that it is not lent
         if await self._pipeline.lend(directory):
             self._work.unseen += len(names)
             for first in range(0, len(names), _LEAVES_AT_ONCE):

@@ -102,6 +102,10 @@ class Lookups:
         """Whether the index may know names in `parent` that are not known here yet."""
         return self._kept.may_come(parent)
 
+    async def wait_kept(self, parent: Node) -> None:
+        """Until the index has told what it knows, or some time has passed."""
+        await self._kept.wait(parent, lambda: False)
+
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
         await self._learn(parent, names, as_leaves=False)

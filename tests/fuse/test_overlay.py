@@ -414,3 +414,25 @@ def test_what_is_staged_is_read_on_over_a_killed_daemon(folder: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
         assert job.is_right("a", "large")
     job.end()
+
+
+TWO_JOBS = """
+set -e
+hfs run $GIVEN -- hfs cache warm "$1"
+hfs run $GIVEN -- sh -c '
+    cat "$1/a" > /dev/null  # has all that is kept of the directory brought in
+    until hfs status "$1" --json | grep -q "\\"leaves\\": {\\"known\\": [23]"; do :; done
+    cat "$1/b" "$1/c" > /dev/null
+    hfs status "$1" --json' sh "$1"
+"""
+
+
+def test_a_later_job_asks_python_for_no_file_of_another_user(folder: Path) -> None:
+    """The kernel asks for the ACL of each of them. That they have none was seen when they were warmed, and is kept."""
+    given = f"--source {folder}/source --cache {folder}/own/cache --immutable --io-mode overlay --quiet"
+    home = ["env", f"HOME={folder}/own", f"HFS_LOG_FILE={folder}/own/log", f"PATH={environment()['PATH']}"]
+    words = [*as_plain_user(folder), *home, f"GIVEN={given}", "sh", "-c", TWO_JOBS, "sh", str(folder / "source")]
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout.splitlines()[-1])
+    assert status["leaves"]["held"] >= 2, "Python was asked for something of b or c"

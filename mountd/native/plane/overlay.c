@@ -17,6 +17,8 @@ static int is_on; /* atomic */
 
 void overlay_begin(int on) { __atomic_store_n(&is_on, on, __ATOMIC_RELEASE); }
 
+int overlay_is_on(void) { return __atomic_load_n(&is_on, __ATOMIC_ACQUIRE); }
+
 /* The rest of the name of such an attribute; NULL: it is another one. */
 static const char *ours(const char *name) {
     static const char *const prefixes[] = {"user.overlay.", "trusted.overlay."};
@@ -35,7 +37,7 @@ static void reply_value(int device, uint64_t unique, const char *value, size_t s
 
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room) {
     struct leaf_place place;
-    const char *wanted = __atomic_load_n(&is_on, __ATOMIC_ACQUIRE) ? ours(name) : NULL;
+    const char *wanted = overlay_is_on() ? ours(name) : NULL;
     if (!wanted || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     int is_empty = !strcmp(wanted, "metacopy"), is_known = is_empty || !strcmp(wanted, "redirect");
     if (is_known && place.seen.size > LARGEST_SMALL) return 0; /* of several chunks, perhaps */

@@ -279,6 +279,7 @@ int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its byte
 /* ---- overlay.c ---------------------------------------------------------------------------------------------------- */
 
 void overlay_begin(int on); /* from now on it is told where staged files lie */
+int overlay_is_on(void);
 /* 1: answered. `name` ends with a zero; the value may have `value_room` bytes, 0: only its length is asked for. */
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room);
 

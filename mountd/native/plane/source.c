@@ -74,6 +74,12 @@ static int has_no_acl(int fd) {
     return fgetxattr(fd, "system.posix_acl_access", NULL, 0) < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
 }
 
+/* The kernel asks for the ACL where somebody else than the owner opens a file; and in the name of who has made an overlay,
+ * of each file that is looked up there. What is known when it is staged is kept with its attributes, for later jobs. */
+static int will_be_asked(const struct lent *lent, const struct seen *seen) {
+    return __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED) || (overlay_is_on() && seen->uid != geteuid());
+}
+
 int source_look(struct lent *lent, const char *name, struct file *file) {
     count(&source_counts.looks, 1);
     int error = look(lent, name, &file->seen);
@@ -113,7 +119,7 @@ static int fetch(const struct lent *lent, int fd, struct file *file) {
     int error = read_whole(fd, file);
     if (!error && statx(fd, "", AT_EMPTY_PATH, IDENTITY, &after)) error = errno;
     if (!error && !is_same(&before, &after)) error = SOURCE_PYTHONS;
-    if (!error && __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED) && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
+    if (!error && will_be_asked(lent, &file->seen) && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
     if (error) {
         buffer_give(file->data, size);
         file->data = NULL;
