@@ -14,8 +14,10 @@ from hfs.mountd.cache.kept_attributes import SeenObject
 from hfs.mountd.cache.objects import Shrinker, StagedFile, is_open
 from hfs.mountd.cache.opening import look_at_cache, open_cache
 from hfs.mountd.cache.status import CacheStatus
+from hfs.mountd.cache.told_objects import SHOWN_S, ToldObjects
 
 __all__ = [
+    "SHOWN_S",
     "Arrival",
     "Arrivals",
     "Cache",
@@ -29,6 +31,7 @@ __all__ = [
     "StagedFile",
     "StagedRow",
     "Stamp",
+    "ToldObjects",
     "evict_idle",
     "is_open",
     "look_at_cache",

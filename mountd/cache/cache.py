@@ -11,6 +11,7 @@ cache` uses the same parts, with or without a mount.
       scrub                                         reclaimer          carries it out
     listing        what is there                    reclaim_queue      what waits for that
     pinned         what stays                       expiry             what is too old
+    told_objects   what overlays may have open      departures         until they have not
 
 Below them lie `index`, the database, and `objects`: their numbers (`ids`), system calls (`disk`), reads in threads
 (`objects`), the codec, and who has changed one (`stamps`).
@@ -34,10 +35,10 @@ from hfs.mountd.cache.arrivals import Arrivals
 from hfs.mountd.cache.checking import Checker
 from hfs.mountd.cache.cleanup import clean_up, drop_passing
 from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.departures import Departures
 from hfs.mountd.cache.evictions import EvictionsByName
 from hfs.mountd.cache.evictor import Evictor
 from hfs.mountd.cache.expiry import Expiry
-from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
@@ -58,6 +59,7 @@ from hfs.mountd.cache.table.doomed import DoomedRows
 from hfs.mountd.cache.table.files import StagedFileTable
 from hfs.mountd.cache.table.listing import StagedListing
 from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.cache.writer import StagedWriter
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.config import VerifyWanted
@@ -91,8 +93,6 @@ class CacheSettings:
     attributes: AttributesWanted = "left"
     """`kept` for later mounts, of a source that never changes; `forgotten`, where nobody believes that; `left` as they
     are."""
-    keeps_objects: bool = False
-    """Nothing goes, for room or by name, and no hole is made: the kernel may have been told where objects lie."""
     kept_source: str = ""
     """An identity of a source that is good for one run only, and that this run shares with the one before."""
 
@@ -101,7 +101,12 @@ class Cache:
     """`mountd.cache.opening.open_cache` makes it."""
 
     def __init__(
-        self, context: CacheContext, settings: CacheSettings, nursery: trio.Nursery, grants: Grants | None = None
+        self,
+        context: CacheContext,
+        settings: CacheSettings,
+        nursery: trio.Nursery,
+        telling: ToldObjects,
+        grants: Grants | None = None,
     ) -> None:
         self._nursery = nursery
         self.context = context
@@ -123,16 +128,14 @@ class Cache:
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
         )
-        pins, self.generation = (
-            None if settings.keeps_objects else self.pinned,
-            Generation(context.disk, context.threads, context.health),
-        )
+        self.telling = telling
         self.reclaimer = Reclaimer(
-            context, self.object_ids, self.files, self.descriptors, queue, doomed, self.updates, pins
+            context, self.object_ids, self.files, queue, doomed, self.updates, self.pinned, telling
         )
+        self._departures = Departures(self.reclaimer, self.updates)
         self.known = KnownObjects(context, settings.kept_source)
         self.committer = Committer(context, self.object_ids, queue, self.known, self.pinned, self.files)
-        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, self.eviction, grants)
+        self.evictor = Evictor(context, self.files, self.reclaimer, self.committer, self.updates, self.eviction, grants)
         self.admission = Admission(context, self.evictor, self.ready)
         self.writer = StagedWriter(
             context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes
@@ -167,6 +170,7 @@ class Cache:
         start_for_life(nursery, "staging: committer", self.committer.run)
         start_for_life(nursery, "staging: evictor", self.evictor.run)
         start_for_life(nursery, "staging: expiry", self.expiry.run)
+        start_for_life(nursery, "staging: what overlays let go of", self._departures.run)
         for _ in range(self.settings.writers):
             start_for_life(nursery, "staging: writer", self.writer.work)
         start_for_life(nursery, "staging: watch of the disk", self.evictor.watch)

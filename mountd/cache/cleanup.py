@@ -33,8 +33,8 @@ async def clean_up(context: CacheContext, object_ids: ObjectIdAllocator, reclaim
             await _remove_doomed(context, reclaimer)
             if await _remove_unnamed(context):
                 await context.threads.sweep(sync_disk, context.disk)  # from now on nobody looks there again
-            # Of what stays, an overlay that an earlier run has told of it may have parts open that this index lacks.
-            if not (context.index.opened.clean or reclaimer.keeps_all):
+            # An overlay that an earlier run has told of it may have parts open that this index lacks.
+            if not (context.index.opened.clean or reclaimer.telling.makers.files):
                 await _punch_incomplete(context)
             await context.threads.sweep(context.disk.remove_set_aside)
         except OSError as error:

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing
 
+import trio
+
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.leavers import Leaver
 from hfs.mountd.cache.objects import CacheContext, StagedFile, recall
 from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
 from hfs.mountd.cache.pins import Pins
 from hfs.mountd.cache.reclaimer import Reclaimer
 from hfs.mountd.cache.table.files import StagedFileTable
 from hfs.mountd.cache.table.listing import pages_of
+from hfs.mountd.cache.told_objects import SHOWN_S
+
+_LOOK_S = 0.02
 
 
 class EvictionsByName:
@@ -51,7 +57,8 @@ class EvictionsByName:
         return await self._reclaimer.evict(targets)
 
     async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Evict these objects, except what is open, pinned or not durable. Returns the room of each that is gone."""
+        """Evict these objects, except what is open, pinned or not durable. Returns the room of each that is gone; 0: it
+        was leaving, and went since."""
         try:
             rows = await self._context.threads.ask_index(self._context.index.reader.rows, list(numbers))
         except IndexFailed as error:
@@ -59,20 +66,34 @@ class EvictionsByName:
             return {}
         room = {row.object_id: row.room_bytes for row in rows}
         gone = await self._reclaimer.evict_objects([(row.object_id, row.version) for row in rows])
-        return {number: room[number] for number in gone}
+        left = [number for number in room if number in self._reclaimer.telling.leavers]
+        if left:
+            gone += await self._wait_gone(left, 2 * SHOWN_S)  # the number is not moved at once for it
+        gone += self._reclaimer.telling.leavers.take_departed(numbers)
+        return {number: room.get(number, 0) for number in gone}
 
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
         """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, the kernel reads the file by
-        itself, or it is pinned."""
-        if self._reclaimer.keeps_all:
+        itself (so it may do, in a moment, where overlays have it), or it is pinned."""
+        number, telling = file.object_id, self._reclaimer.telling
+        if number is None or not self._may_give_up(file, index):
             return 0
-        recall(file)
-        if file.object_id in self._pins or index not in file.present or index not in file.committed or file.passed:
-            return 0
-        room_bytes = file.chunk_room_bytes(index)
-        self._queue.give_up(file, [index])
+        async with self._reclaimer.lock:
+            if telling.on and not await telling.leave([Leaver(number, file.version, 0, is_to_go=False)]):
+                return 0
+            may = file.object_id == number and self._may_give_up(file, index)
+            room_bytes = file.chunk_room_bytes(index) if may else 0
+            if may:
+                self._queue.give_up(file, [index])
+            telling.end([number])
         await self._reclaimer.wait_idle()
         return room_bytes
+
+    def _may_give_up(self, file: StagedFile, index: int) -> bool:
+        recall(file)
+        return not (
+            file.object_id in self._pins or index not in file.present or index not in file.committed or file.passed
+        )
 
     async def evict_paths(
         self,
@@ -82,9 +103,10 @@ class EvictionsByName:
     ) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; see `StagedListing.rows` for both arguments.
         `before_s`: of these what was used last before that time, in seconds since the epoch, and is not pinned. Returns
-        (files, bytes of room given back)."""
+        (files, bytes of room given back): those that overlays let go of at once are among them."""
         await self._committer.wait_committed()
         files = freed_bytes = 0
+        left: dict[int, int] = {}
         async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
             async for rows in pages:
                 chosen = [row for row in rows if before_s is None or self._used_s(row) < before_s]
@@ -92,7 +114,28 @@ class EvictionsByName:
                 batch_files, batch_bytes = await self._reclaimer.evict(targets, by_name=before_s is None)
                 files += batch_files
                 freed_bytes += batch_bytes
-        return files, freed_bytes
+                leavers = self._reclaimer.telling.leavers
+                left |= {row.object_id: row.room_bytes for row in chosen if row.object_id in leavers}
+        gone: list[int] = []
+        if left:
+            await self._reclaimer.telling.move()
+            gone = await self._wait_gone(left, SHOWN_S)
+        return files + len(gone), freed_bytes + sum(left[number] for number in gone)
+
+    async def _wait_gone(self, numbers: Collection[int], at_most_s: float) -> list[int]:
+        """Those of the objects, which are leaving, that go in this time."""
+        telling = self._reclaimer.telling
+        with trio.move_on_after(at_most_s):
+            await telling.wait_shown(telling.number, SHOWN_S)
+            while any(number in telling.leavers for number in numbers):  # noqa: ASYNC110 - an event for each would serve only this
+                await trio.sleep(_LOOK_S)
+        ended = [number for number in numbers if number not in telling.leavers]
+        try:  # some stay, since they were opened meanwhile
+            stay = await self._context.threads.ask_index(self._context.index.reader.entered, ended)
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "looking up what was evicted")
+            return []
+        return [number for number in ended if number not in stay]
 
     def _used_s(self, row: StagedRow) -> float:
         """The index is a minute or an hour behind what memory knows."""

@@ -8,18 +8,23 @@ policies/cache/eviction.py.
 
 from __future__ import annotations
 
+from math import inf
+
 import trio
 
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.leavers import LATE_S
 from hfs.mountd.cache.objects import CacheContext, recall
 from hfs.mountd.cache.reclaimer import Reclaimer
 from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.table.row_updates import RowUpdates
 from hfs.policies.cache.eviction import (
     FRUITLESS_S,
     IDLE_S,
     PAGE_ENTRIES,
+    RENEWAL_SHARE,
     Entry,
     EvictionPolicy,
     ahead_bytes,
@@ -31,6 +36,9 @@ _LOOK_EVERY_S = 1.0
 _LOOK_IDLE_EVERY_S = 10.0
 """How often the disk is asked for its free space, while we write and while we do not."""
 
+_AWAITED_S = 0.02
+_USES_EVERY_S = 1.0
+
 
 class Evictor:
     """`run` and `watch` are tasks of the cache's nursery. Event loop only."""
@@ -41,6 +49,7 @@ class Evictor:
         files: StagedFileTable,
         reclaimer: Reclaimer,
         committer: Committer,
+        updates: RowUpdates,
         policy: EvictionPolicy,
         grants: Grants | None = None,
     ) -> None:
@@ -50,6 +59,9 @@ class Evictor:
         self._committer = committer
         self._files = files
         self._reclaimer = reclaimer
+        self._telling = reclaimer.telling
+        self._updates = updates
+        self._uses_heard_s = -inf
         self._policy = policy
         self._wanted_bytes = 0
         self._more = trio.Event()
@@ -74,10 +86,10 @@ class Evictor:
         if room.fits(wanted_bytes) or (not room.over_bytes() and trio.current_time() < self._fruitless_until):
             return room.fits(wanted_bytes)
         try:
-            freed_bytes = await self.make_room(wanted_bytes)
+            freed_bytes = await self._make_room_for_good(wanted_bytes)
             if not freed_bytes and self._policy.makes_room and self._committer.uncommitted_bytes:
                 await self._committer.wait_committed()  # as in `run`
-                freed_bytes = await self.make_room(wanted_bytes)
+                freed_bytes = await self._make_room_for_good(wanted_bytes)
         except IndexFailed as error:
             self._context.health.index_failed(error, "choosing what to evict")
             return False
@@ -86,6 +98,15 @@ class Evictor:
         else:
             self._fruitless_until = trio.current_time() + FRUITLESS_S
         return room.fits(wanted_bytes)
+
+    async def _make_room_for_good(self, wanted_bytes: int = 0) -> int:
+        """As `make_room`, and waits for what overlays are about to let go of."""
+        room_bytes = self._context.room.used_bytes
+        freed_bytes = await self.make_room(wanted_bytes)
+        with trio.move_on_after(LATE_S):
+            while self._telling.leavers.awaited_bytes and not self._context.room.fits(wanted_bytes):  # noqa: ASYNC110 - as below
+                await trio.sleep(_AWAITED_S)
+        return max(freed_bytes, room_bytes - self._context.room.used_bytes)
 
     async def wait_ahead(self) -> None:
         """Until what would go by itself is gone: what is there then stays, unless more is put or others write."""
@@ -97,16 +118,22 @@ class Evictor:
 
     def need_bytes(self, wanted_bytes: int = 0) -> tuple[int, bool]:
         """(how much is to go so that this fits and what puts want, whether it must go whatever the policy protects)."""
-        room = self._context.room
+        room, awaited_bytes = self._context.room, self._telling.leavers.awaited_bytes
         over_bytes = room.over_bytes()
         if over_bytes:
-            return over_bytes, True
+            return max(0, over_bytes - awaited_bytes), True
         kept_free_bytes = self._ahead_bytes() if self._policy.makes_room else 0
         wanted_bytes = max(wanted_bytes, self._wanted_bytes, kept_free_bytes)
-        return min(room.shortfall_bytes(wanted_bytes), room.used_bytes), False
+        return max(0, min(room.shortfall_bytes(wanted_bytes), room.used_bytes) - awaited_bytes), False
 
     def _ahead_bytes(self) -> int:
-        return ahead_bytes(self._context.room.limit_bytes())
+        """With makers twice a batch: what goes now is there a second later."""
+        limit_bytes = self._context.room.limit_bytes()
+        return max(ahead_bytes(limit_bytes), self._batch_bytes())
+
+    def _batch_bytes(self) -> int:
+        """So much goes together at least, since a generation ends for it."""
+        return self._context.room.limit_bytes() // RENEWAL_SHARE if self._telling.makers.files else 0
 
     def woken(self) -> None:
         """Look whether something must go."""
@@ -161,6 +188,8 @@ class Evictor:
                 await self._committer.wait_committed()
                 self._more.set()
                 continue
+            elif self._telling.leavers.awaited_bytes:
+                pass  # what wants room finds it in a moment
             elif self.need_bytes()[0]:
                 asks_again_s = None if self._grants is None else self._grants.asks_again_s
                 self._fruitless_until = trio.current_time() + (asks_again_s or FRUITLESS_S)
@@ -168,14 +197,17 @@ class Evictor:
 
     async def yield_room(self, asked_bytes: int) -> int:
         """Give so much of a shared size back to others, what is needed last; how much it is."""
-        return 0 if self._grants is None else await self._grants.yield_room(asked_bytes, self.make_room)
+        return 0 if self._grants is None else await self._grants.yield_room(asked_bytes, self._make_room_for_good)
 
     async def make_room(self, wanted_bytes: int = 0) -> int:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""
         freed_bytes = 0
         after = (-1, -1)
-        while not self._reclaimer.keeps_all:
+        await self._hear_uses()
+        least_bytes = self._batch_bytes() if self.need_bytes(wanted_bytes)[0] else 0
+        while True:
             need_bytes, forced = self.need_bytes(wanted_bytes)
+            need_bytes = max(need_bytes, least_bytes - freed_bytes - self._telling.leavers.awaited_bytes)
             if need_bytes <= 0:
                 break
             now_s = int(self._context.clock())
@@ -197,10 +229,22 @@ class Evictor:
                 break
         return freed_bytes
 
+    async def _hear_uses(self) -> None:
+        """Of what is used through overlays only the index knows, in a moment."""
+        now_s = trio.current_time()
+        if self._telling.makers.files and now_s >= self._uses_heard_s + _USES_EVERY_S:
+            self._uses_heard_s = now_s
+            self._telling.hear()
+            self._updates.told(self._telling.take_used())
+            await self._updates.flush()
+
     def _entry(self, row: StagedRow, hinted: bool) -> Entry:
         file = self._files.peek(row.version)
+        stays = row.object_id in self._telling.leavers or (
+            self._telling.leavers.some_are_late and not self._telling.may_go(row.object_id)
+        )
         if file is None or file.object_id != row.object_id:
-            return Entry(row.object_id, row.room_bytes, row.last_use_s, hinted=hinted)
+            return Entry(row.object_id, row.room_bytes, row.last_use_s, pinned=stays, hinted=hinted)
         recall(file)
         last_use_s = max(row.last_use_s, file.last_use_ns // 1_000_000_000)
-        return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy, hinted)
+        return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy or stays, hinted)

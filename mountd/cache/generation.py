@@ -92,6 +92,13 @@ class Generation:
         """Have the directory made. `root`: of the mount; `is_new`: nobody has served it before. Raises OSError."""
         return await self._threads.sweep(self._begun, root, is_new)
 
+    async def clear(self) -> None:
+        """Nobody has served the mount before: what killed makers have made is not in use any more."""
+        try:
+            await self._threads.sweep(self._clear)
+        except OSError as error:
+            self._health.failed(error, "looking for overlays")
+
     async def move(self, number: int, root: Attributes | None = None) -> None:
         """`root`: as it is now. Where the disk refuses, overlays stay as they are, and more is read through us."""
         async with self._one_at_a_time:
@@ -107,6 +114,10 @@ class Generation:
     def _look(self) -> Makers:
         with self._opened() as directory:
             return read_makers(directory)
+
+    def _clear(self) -> None:
+        with self._opened() as directory:
+            remove_left(directory)
 
     def _begun(self, root: Attributes, is_new: bool) -> OverlaysFound:
         with self._opened(make=True) as directory:

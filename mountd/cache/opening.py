@@ -19,7 +19,9 @@ import trio
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.base.object_answers import ObjectAnswers
 from hfs.mountd.base.object_maker import ObjectMaker
+from hfs.mountd.base.overlay_answers import OverlayAnswers
 from hfs.mountd.cache.cache import Cache, CacheSettings
+from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import Connect, Index, IndexFailed
 from hfs.mountd.cache.objects import (
@@ -37,6 +39,7 @@ from hfs.mountd.cache.objects import (
 )
 from hfs.mountd.cache.objects.context import nothing_planned
 from hfs.mountd.cache.stand_in import NoDirectory, NoDisk, index_in_memory
+from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache
@@ -71,13 +74,15 @@ async def open_cache(
     planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
     grants: Grants | None = None,
     absent: str | None = None,
+    overlay_answers: OverlayAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
     `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `maker`, `planned`: as of the
     context; `grants`: of a size that other caches share, which the capacity is part of; `absent`: why it cannot be
-    used: then no disk is touched and nothing is staged. Leaving waits at most `drain_s` seconds for what was put to
-    become durable. Raises CacheInUse, CacheFormatError, MountError; ConfigError where others may have written there.
+    used: then no disk is touched and nothing is staged; `overlay_answers`: as of `ToldObjects`. Leaving waits at
+    most `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError;
+    ConfigError where others may have written there.
     """
     capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
     if capacity_bytes is not None and capacity_bytes < chunk_bytes:
@@ -104,9 +109,7 @@ async def open_cache(
             maker=maker if absent is None else None,
             planned=planned,
         )
-        if grants is not None:
-            await grants.begin(room)
-        async with _running(context, settings, drain_s, grants) as cache:
+        async with _running(context, settings, drain_s, overlay_answers, grants) as cache:
             yield cache
     finally:
         with trio.CancelScope(shield=True):
@@ -117,12 +120,20 @@ async def open_cache(
 
 @asynccontextmanager
 async def _running(
-    context: CacheContext, settings: CacheSettings, drain_s: float, grants: Grants | None
+    context: CacheContext,
+    settings: CacheSettings,
+    drain_s: float,
+    overlay_answers: OverlayAnswers | None,
+    grants: Grants | None,
 ) -> AsyncIterator[Cache]:
     """Its tasks run until the block is left."""
+    if grants is not None:
+        await grants.begin(context.room)
+    telling = ToldObjects(Generation(context.disk, context.threads, context.health), overlay_answers)
+    await telling.open(context.index.opened.next_id)
     caught: Exception | None = None
     async with trio.open_nursery() as nursery:
-        cache = Cache(context, settings, nursery, grants)
+        cache = Cache(context, settings, nursery, telling, grants)
         context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))
         cache.start()
         try:

@@ -18,14 +18,16 @@ import trio
 
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import IndexFailed
-from hfs.mountd.cache.objects import CacheContext, Change, Descriptors, Disk, ObjectIdAllocator, Unlinked, recall
+from hfs.mountd.cache.leavers import Leaver
+from hfs.mountd.cache.objects import CacheContext, Change, Disk, ObjectIdAllocator, Unlinked, recall
 from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
 from hfs.mountd.cache.pins import Pins
 from hfs.mountd.cache.table.doomed import DoomedRows
 from hfs.mountd.cache.table.files import StagedFileTable
 from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import guarded
-from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 
 _RETRY_S = 5.0
 
@@ -41,32 +43,28 @@ class Reclaimer:
         context: CacheContext,
         object_ids: ObjectIdAllocator,
         files: StagedFileTable,
-        descriptors: Descriptors,
         queue: ReclaimQueue,
         doomed: DoomedRows,
         updates: RowUpdates,
-        pins: Pins | None,
+        pins: Pins,
+        telling: ToldObjects,
     ) -> None:
-        """`pins`: what stays but where it is to go by name; None: everything stays."""
+        """`pins`: what stays but where it is to go by name."""
         self._context = context
         self._object_ids = object_ids
         self._files = files
-        self._descriptors = descriptors
+        self._descriptors = queue.descriptors
         self._queue = queue
         self._doomed = doomed
         self._updates = updates
         self._pins = pins
+        self.telling = telling
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
         self.unlinked = Unlinked(context)
         self._deferred: list[Repair] = []
         self._at_work = False
         self._done = trio.Event()
-
-    @property
-    def keeps_all(self) -> bool:
-        """Nothing goes, and no hole is made."""
-        return self._pins is None
 
     @property
     def idle(self) -> bool:
@@ -84,6 +82,7 @@ class Reclaimer:
         self, targets: Sequence[tuple[int, Version]], *, by_name: bool = True, if_empty: Container[int] = ()
     ) -> tuple[int, int]:
         """Evict objects, (number, version), as far as they are not busy now. Returns (files, bytes of room given back).
+        What an overlay may have open is leaving then, and goes later by itself (`told_objects`).
 
         `by_name`: a person or a change at the source wants just these gone; without it those that are pinned stay.
         `if_empty`: numbers of those that stay if they hold anything.
@@ -94,7 +93,7 @@ class Reclaimer:
             async with self.lock:
                 with trio.CancelScope(shield=True):
                     batch = targets[start : start + BATCH]
-                    gone, batch_bytes = await self._evict_batch(batch, by_name=by_name, if_empty=if_empty)
+                    gone, batch_bytes = await self._evict_told(batch, by_name=by_name, if_empty=if_empty)
             files += len(gone)
             freed_bytes += batch_bytes
         return files, freed_bytes
@@ -105,8 +104,41 @@ class Reclaimer:
         for start in range(0, len(targets), BATCH):
             async with self.lock:
                 with trio.CancelScope(shield=True):
-                    gone += (await self._evict_batch(targets[start : start + BATCH], by_name=False))[0]
+                    gone += (await self._evict_told(targets[start : start + BATCH], by_name=False))[0]
         return gone
+
+    async def _evict_told(
+        self, targets: Sequence[tuple[int, Version]], *, by_name: bool, if_empty: Container[int] = ()
+    ) -> tuple[list[int], int]:
+        telling = self.telling
+        if not telling.on:
+            return await self._evict_batch(targets, by_name=by_name, if_empty=if_empty)
+        leavers = [
+            Leaver(number, version, self._room_bytes(version), by_name, number in if_empty)
+            for number, version in targets
+            if self._may_evict(number, version, by_name=by_name, if_empty=if_empty)
+        ]
+        free = await telling.leave(leavers)
+        going = [(leaver.number, leaver.version) for leaver in leavers if leaver.number in free]
+        gone: list[int] = []
+        try:
+            gone, freed_bytes = await self._evict_batch(going, by_name=by_name, if_empty=if_empty)
+        finally:
+            telling.end(free, gone=gone)
+        return gone, freed_bytes
+
+    def _room_bytes(self, version: Version) -> int:
+        """About: of those that leave."""
+        return blocks_bytes(version.size) + object_overhead_bytes(1)
+
+    def _may_evict(self, number: int, version: Version, *, by_name: bool, if_empty: Container[int]) -> bool:
+        file = self._files.peek(version)
+        if number in self._doomed or (not by_name and number in self._pins):
+            return False
+        if file is None or file.object_id != number:
+            return True
+        recall(file)
+        return not (file.busy or (file.present and number in if_empty))
 
     async def _evict_batch(
         self, targets: Sequence[tuple[int, Version]], *, by_name: bool, if_empty: Container[int] = ()
@@ -114,19 +146,13 @@ class Reclaimer:
         context = self._context
         numbers: list[int] = []
         fds: list[int] = []
-        pins = self._pins
-        if pins is None:
-            return [], 0
         stray_bytes: dict[int, int] = {}
         """What could not be punched is accounted in memory alone: the index has forgotten it."""
         for number, version in targets:
-            file = self._files.peek(version)
-            if number in self._doomed or (not by_name and number in pins):
+            if not self._may_evict(number, version, by_name=by_name, if_empty=if_empty):
                 continue
+            file = self._files.peek(version)
             if file is not None and file.object_id == number:
-                recall(file)
-                if file.busy or (file.present and number in if_empty):
-                    continue
                 stray_bytes[number] = sum(file.stray.values()) if file.stray is not None else 0
                 file.detach()
             numbers.append(number)
@@ -150,7 +176,7 @@ class Reclaimer:
             return [], 0
         self._doomed.deleted(numbers)
         self._updates.drop(numbers)
-        pins.gone(room_bytes)
+        self._pins.gone(room_bytes)
         removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers, fds)
         if failure is not None:
             context.health.failed(failure, "removing evicted files")
@@ -217,7 +243,10 @@ class Reclaimer:
             # All that the chunk could take, also where it has shrunk: of what is no more there nothing happens.
             extents = [(file.chunk(index).start, file.raw_room_bytes(index)) for index in indexes]
             # No hole in what the kernel reads by itself: its readers would see zeros. The right bytes come over it.
-            if not (file.passed or self.keeps_all):
+            may_change = await self.telling.may_change(number)
+            if not may_change:
+                self.telling.want_move()  # who looks it up anew is not told of it
+            if not file.passed and may_change:
                 change = await context.turns.begin(file)
                 try:
                     if await context.threads.sweep(_punch, context.disk, number, extents, change):

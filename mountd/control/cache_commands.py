@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from hfs.mountd.base.errors import ConfigError, HfsError, StagingError, VersionChanged
+from hfs.mountd.base.errors import HfsError, StagingError, VersionChanged
 from hfs.mountd.cache import Cache, CheckedFile, StagedRow, is_open
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.estimate import WarmEstimate
@@ -77,11 +77,6 @@ class CacheCommands:
     ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped. `older_than_s`: only what was
         last used longer ago than that, and is not pinned: `detail` then has "pinned_files" that stay, however old."""
-        if self._cache.settings.keeps_objects:
-            raise ConfigError(
-                "io-mode overlay: nothing is evicted, since jobs may be told where it lies; end them and the mount, "
-                "then hfs cache evict --cache DIR"
-            )
         await self._cache.committer.wait_committed()
         paths = await self._named(paths)
         prefixes = paths if paths and not everything else EVERYTHING

@@ -47,12 +47,13 @@ class RefreshWork:
         tell_kernel: Callable[[Callable[[int], bool]], Awaitable[bool]],
         run_in_thread: Callable[..., Awaitable[Any]],
         *,
-        is_inherited: bool,
+        tells_all: Callable[[], bool],
     ) -> None:
-        """`is_inherited`: earlier daemons of this mount may have told the kernel of names that nobody knows here."""
+        """`tells_all`: earlier daemons of this mount may have told the kernel of names that nobody knows here, or
+        look-ups wait for an end of this."""
         self._namespace = namespace
         self._refreshing = Refreshing(namespace)
-        self._is_inherited = is_inherited
+        self._tells_all = tells_all
         self._cache = cache
         self._source = source
         self._pipeline = pipeline
@@ -108,7 +109,7 @@ class RefreshWork:
         """False: it cannot be told. A look-up that hangs in the source holds its directory: whoever tells of a name in
         it would wait for that, and with him all others that look there."""
         hangs = self._namespace.silence.is_on() or not await self._namespace.asking.wait_answered(_HANGS_S)
-        if hangs or self._is_inherited or any(one.is_partial for one in every):
+        if hangs or self._tells_all() or any(one.is_partial for one in every):
             is_told = await self._tell_kernel(lambda connection_fd: _tell_all(connection_fd, every))
             if is_told or hangs:
                 return is_told

@@ -76,7 +76,7 @@ async def open_control(
         _status(basics, storage, joined.view, names, files, daemon, traffic, monitoring),
         _cache_commands(basics, storage, names, files),
         cluster,
-        Recordings(files.recorder, files.delegations.recall_all),
+        Recordings(files.recorder, partial(_recall_all, storage, files)),
         _refreshing(basics, storage, names, files, device, nursery),
         storage.learners,
         lambda: names.permissions.why_nobody_is_asked,
@@ -117,15 +117,23 @@ def _answering(
         peers.leave()
 
 
+async def _recall_all(storage: Storage, files: FileService) -> None:
+    """All opens and reads come to us from now on, as far as that can be."""
+    files.overlays.stop()
+    await files.delegations.recall_all()
+    async with storage.changed.changing():
+        pass
+
+
 def _refreshing(
     basics: Basics, storage: Storage, names: NameService, files: FileService, device: DevFuse, nursery: trio.Nursery
 ) -> RefreshWork:
     async def tell_kernel(tell: Callable[[int], bool]) -> bool:
-        files.xattr_answers.root_without_acl(0)
-        told = await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
-        files.xattr_answers.root_without_acl(0)  # what was asked before may have been answered meanwhile
-        await files.overlays.renew(names.namespace.root.attributes)  # they keep to what they have looked up
-        return told
+        async with storage.changed.changing(names.namespace.root.attributes):
+            files.xattr_answers.root_without_acl(0)
+            told = await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
+            files.xattr_answers.root_without_acl(0)  # what was asked before may have been answered meanwhile
+            return told
 
     return RefreshWork(
         names.namespace,
@@ -135,7 +143,7 @@ def _refreshing(
         nursery,
         tell_kernel,
         basics.workers.run_sync,
-        is_inherited=basics.journal.generation > 0,
+        tells_all=lambda: basics.journal.generation > 0 or storage.changed.concerns_overlays,
     )
 
 

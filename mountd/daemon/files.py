@@ -31,6 +31,7 @@ from hfs.mountd.fetch import (
 )
 from hfs.mountd.files import (
     Delegations,
+    Impediments,
     IoMode,
     KernelReads,
     OpenedFiles,
@@ -96,24 +97,24 @@ async def open_file_service(
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
         fetch = fetching(basics, storage, peers, namespace, page_cache, lambda: recorder.active, nursery)
         siblings = _siblings(basics, storage, namespace, nursery)
-        is_heard = partial(_is_heard, recorder, fetch)
         passthrough = Passthrough(cache, metrics)
-        io_mode = _io_mode(basics, storage, peers, names, passthrough)
-        plane, xattr_answers = storage.plane, XattrAnswers()
+        plane, xattr_answers = storage.plane, storage.xattr_answers
+        overlays = _overlays(basics, storage, names, xattr_answers, recorder)
+        io_mode = _io_mode(basics, storage, peers, names, passthrough, overlays)
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
         ahead = _fetches_ahead(basics, storage, fetch, siblings, pipeline)
         await _open_again(basics, storage, names, passthrough)
-        overlays = Overlays(cache, xattr_answers)
         by_kernel = KernelReads(overlays, passthrough, plane, metrics)
         hints = hinting(basics, storage, names, fetch, io_mode, pipeline, by_kernel.has_overlays)
         residency = Residency(namespace, cache, _seen_at(basics), nursery, by_kernel.any)
-        modes = OpenModes(namespace, cache, io_mode, passthrough, storage.sent_away, queue, metrics)
+        away, changed = storage.sent_away, storage.changed
+        modes = OpenModes(namespace, cache, io_mode, passthrough, away, queue, metrics, changed)
         observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)
         opened_files = OpenedFiles(
             namespace, storage.handles, cache, modes, observers, fetch.small_demand, queue, plane
         )
-        delegations = _delegations(plane, storage, names, opened_files, is_heard, pipeline)
+        delegations = _delegations(plane, storage, names, opened_files, partial(_is_heard, recorder, fetch), pipeline)
         yield FileService(
             Readers(),
             recorder,
@@ -233,6 +234,8 @@ def _pipeline(
         opens_reach_us = (
             config.io_mode in ("auto", "daemon", "overlay") and io_mode.choice.final and not io_mode.stateless
         )
+        if storage.changed.held:
+            return False  # nothing is looked up without Python, which knows how long such an answer waits
         return opens_reach_us and config.push and peers is None and cache.shrinking.shrinker is None
 
     def under_way(directory: Node) -> list[bytes]:
@@ -281,8 +284,30 @@ def _neighbour_demand(
     return NeighbourDemand(storage.own_cache.board, stepping_back, own_waits, basics.metrics, basics.workers.run_sync)
 
 
+def _overlays(
+    basics: Basics, storage: Storage, names: NameService, answers: XattrAnswers, recorder: Recorder
+) -> Overlays:
+    config = basics.config
+
+    def missing() -> str | None:
+        if not config.immutable:
+            return "only with --immutable, since what was looked up once is not looked at again"
+        if config.as_user is not None:
+            return f"--as-user {config.as_user}: whoever makes overlays may read more"
+        if (reason := names.permissions.why_opens_are_needed) is not None:
+            return f"opens are needed: {reason}"
+        return "somebody records what is read" if recorder.active else None
+
+    return Overlays(storage.cache, answers, storage.changed, missing, is_wanted=config.io_mode == "overlay")
+
+
 def _io_mode(
-    basics: Basics, storage: Storage, peers: JobPeers | None, names: NameService, passthrough: Passthrough
+    basics: Basics,
+    storage: Storage,
+    peers: JobPeers | None,
+    names: NameService,
+    passthrough: Passthrough,
+    overlays: Overlays,
 ) -> IoMode:
     def becomes_stateless() -> None:
         names.namespace.becomes_stateless()
@@ -295,7 +320,7 @@ def _io_mode(
         cache=storage.cache,
         passthrough=passthrough,
         journal=basics.journal,
-        why_opens_are_needed=lambda: names.permissions.why_opens_are_needed,
+        missing=Impediments(lambda: names.permissions.why_opens_are_needed, lambda: overlays.missing),
         becomes_stateless=becomes_stateless,
         fetches_apart=basics.config.push and peers is None,
     )

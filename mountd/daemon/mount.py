@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import trio
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.base.errors import MountError, SourceError
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.control import ControlService
 from hfs.mountd.daemon.ending import Ending
@@ -28,6 +28,7 @@ from hfs.mountd.fuse import (
     RequestQuota,
     XattrReplies,
 )
+from hfs.mountd.kernel import forget_all_names
 from hfs.mountd.namespace import seconds
 
 
@@ -45,7 +46,16 @@ def fuse_of(
     opening, handles, read_path, readers = files.opening, storage.handles, files.read_path, files.readers
     interrupts = Interrupts(nursery, metrics)
     quota = RequestQuota(interrupts, metrics)
-    boundary = Boundary(interrupts, quota, metrics)
+
+    async def before_stale(node_id: int) -> None:
+        if not storage.changed.held:
+            with suppress(SourceError):
+                namespace.node(node_id)
+                await storage.changed.before_stale(node_id, lambda: forget_all_names(device.get()))
+            return  # a node of an earlier daemon: all names were looked up since, but by who is still in an old overlay
+        await storage.changed.wait()
+
+    boundary = Boundary(interrupts, quota, metrics, before_stale)
     fast = FastHandlers(read_path, opening, namespace, handles, readers, permissions, control.tunnels, quota)
     entries = EntryReplies(namespace, permissions, opening)
     handlers = Handlers(

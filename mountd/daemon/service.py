@@ -24,7 +24,7 @@ from hfs.mountd.daemon.mount import fuse_of, mounted
 from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.status import DaemonStatus
 from hfs.mountd.daemon.storage import Storage
-from hfs.mountd.files import have_names_looked_up
+from hfs.mountd.files import ChangedNames, have_names_looked_up
 from hfs.mountd.fuse import DevFuse, Fuse
 from hfs.mountd.kernel import fastpath, tune
 from hfs.mountd.namespace import Believing, Namespace
@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 _SWEEP_S = 30.0
 _ANSWER_LIMIT_S = 30.0
+
+_BEGIN_S = 10.0
+"""Longer than it takes to serve after a crash, and to have the kernel look up all names anew."""
 
 _MOST_FETCHING = 64
 """Threads that fetch small files: FETCH_WORKERS in native/plane/fetch.h."""
@@ -51,6 +54,7 @@ class Service:
     basics: Basics
     names: NameService
     files: FileService
+    changed: ChangedNames
     status: DaemonStatus
     connection_fd: int
     """The mount's descriptor of /dev/fuse."""
@@ -60,8 +64,8 @@ class Service:
 
     async def _have_names_looked_up(self) -> None:
         namespace = self.names.namespace
-        await have_names_looked_up(namespace, self.connection_fd, self.basics.workers.run_sync)
-        await self.files.overlays.renew(namespace.root.attributes)  # they have looked up what is known no more
+        async with self.changed.changing(namespace.root.attributes):  # overlays know what is known no more
+            await have_names_looked_up(namespace, self.connection_fd, self.basics.workers.run_sync)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer until the mount is gone. `ready` is called once, when it answers."""
@@ -71,7 +75,7 @@ class Service:
             start_guarded(serving, "watch of the cache", self.cache_watch.run, fuse.make_room)
             if basics.journal.generation:
                 serving.start_soon(_announce_again, basics.handover, basics.config, self.status, ready)
-                if self.files.io_mode.stateless or basics.config.io_mode == "overlay":
+                if self.files.io_mode.stateless or self.changed.held:
                     start_guarded(serving, "names after a crash", self._have_names_looked_up)
             else:
                 serving.start_soon(_announce, self, ready)
@@ -105,9 +109,11 @@ async def open_service(
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
-            if basics.config.io_mode == "overlay":
-                await files.overlays.begin(names.namespace.root.attributes, is_new=basics.journal.generation == 0)
-                start_for_life(nursery, "overlays", files.overlays.run)
+            is_new = basics.journal.generation == 0
+            await files.overlays.begin(names.namespace.root.attributes, is_new=is_new)
+            start_for_life(nursery, "overlays", files.overlays.run)
+            if not is_new:
+                await storage.changed.hold(_BEGIN_S)  # before anything is answered
             start_for_life(nursery, "traffic", control.traffic.run)
             start_for_life(nursery, "opens of the data plane", files.delegations.tell, files.readers.served_many)
             config = basics.config
@@ -127,7 +133,7 @@ async def open_service(
             start_for_life(nursery, "demand of neighbours", files.neighbour_demand.run)
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             watch = CacheWatch(basics, storage.source, storage.own_cache, storage.cache, storage.settings)
-            yield Service(basics, names, files, control.daemon, device.get(), fuse, ending, watch)
+            yield Service(basics, names, files, storage.changed, control.daemon, device.get(), fuse, ending, watch)
 
 
 async def _announce_again(

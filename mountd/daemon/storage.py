@@ -20,9 +20,9 @@ from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache, without
 from hfs.mountd.daemon.cache_watch import why_silent
 from hfs.mountd.daemon.source import open_source
 from hfs.mountd.fetch import PrefetchQueue
-from hfs.mountd.files import Handles, Refetching, SentAway
+from hfs.mountd.files import ChangedNames, Handles, Refetching, SentAway
 from hfs.mountd.hints import Learners, PlanChanges
-from hfs.mountd.kernel import DataPlane, SmallFetches
+from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.mountd.source import Source
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class Storage:
     fetches: SmallFetches
     handles: Handles
     sent_away: SentAway
+    changed: ChangedNames
+    xattr_answers: XattrAnswers
     queue: PrefetchQueue
     """What is to be fetched ahead. Depends on nothing; its workers are built last."""
     plan_changes: PlanChanges
@@ -59,7 +61,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
     config, metrics, run_in_thread = basics.config, basics.metrics, basics.workers.run_sync
     async with open_source(basics) as source:
         handles = Handles(basics.journal)
-        plane = DataPlane()
+        plane, xattr_answers = DataPlane(), XattrAnswers()
         reader = source.threads.user
         fetches = SmallFetches() if reader is None else SmallFetches(reader.who, wholly=reader.wholly)
         queue = PrefetchQueue(metrics)
@@ -68,20 +70,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
         learners = Learners(
             config.chunk_bytes, metrics, run_in_thread, changed=plan_changes.changed, coalesce_bytes=coalesce_bytes
         )
-        settings = CacheSettings(
-            capacity_bytes=config.cache_size_bytes,
-            chunk_bytes=config.chunk_bytes,
-            eviction=config.eviction,
-            expire_s=config.expire_s,
-            writers=config.staging_threads,
-            kept_source=source.source_id,
-            attributes="kept" if config.immutable else "forgotten",
-            verify=config.verify,
-            scrub_bytes_s=config.scrub_bytes_s,
-            keeps_objects=config.io_mode == "overlay",
-            # Above the half that prefetch may fill, below what readers and pushes need besides.
-            in_flight_bytes=config.buffer_bytes * 5 // 8,
-        )
+        settings = _settings(config, source)
 
         def opening(own: OwnCache) -> AbstractAsyncContextManager[Cache]:
             return open_cache(
@@ -97,13 +86,42 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
                 planned=learners.plans.planned,
                 grants=own.grants,
                 absent=own.absent,
+                overlay_answers=xattr_answers,
             )
 
         async with AsyncExitStack() as stack:
             own, cache = await _open_as_can_be(stack, basics, source, opening)
             yield Storage(
-                source, own, cache, settings, plane, fetches, handles, SentAway(), queue, plan_changes, learners
+                source,
+                own,
+                cache,
+                settings,
+                plane,
+                fetches,
+                handles,
+                SentAway(cache.telling),
+                ChangedNames(cache.telling, xattr_answers),
+                xattr_answers,
+                queue,
+                plan_changes,
+                learners,
             )
+
+
+def _settings(config: Config, source: Source) -> CacheSettings:
+    return CacheSettings(
+        capacity_bytes=config.cache_size_bytes,
+        chunk_bytes=config.chunk_bytes,
+        eviction=config.eviction,
+        expire_s=config.expire_s,
+        writers=config.staging_threads,
+        kept_source=source.source_id,
+        attributes="kept" if config.immutable else "forgotten",
+        verify=config.verify,
+        scrub_bytes_s=config.scrub_bytes_s,
+        # Above the half that prefetch may fill, below what readers and pushes need besides.
+        in_flight_bytes=config.buffer_bytes * 5 // 8,
+    )
 
 
 async def _open_as_can_be(

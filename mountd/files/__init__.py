@@ -4,10 +4,11 @@ One open and one read are told here from end to end. It never speaks FUSE and ne
 and `namespace`.
 """
 
+from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from hfs.mountd.files.inheritance import have_names_looked_up, open_again
-from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.io_mode import Impediments, IoMode
 from hfs.mountd.files.kernel_reads import KernelReads
 from hfs.mountd.files.open_modes import OpenModes
 from hfs.mountd.files.open_observers import OpenObservers
@@ -29,11 +30,13 @@ from hfs.mountd.files.status import TIERS, FilesStatus
 
 __all__ = [
     "TIERS",
+    "ChangedNames",
     "Delegations",
     "DirectoryHandle",
     "FileHandle",
     "FilesStatus",
     "Handles",
+    "Impediments",
     "IoMode",
     "KernelReads",
     "OpenModes",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from hfs.mountd.base.errors import ConfigError, StagingError
 from hfs.mountd.cache import Cache
@@ -19,6 +20,14 @@ from hfs.mountd.namespace import Journal
 from hfs.policies.iomode import SMALL_BYTES, Choice, Wanted, choose
 
 log = logging.getLogger(__name__)
+
+
+class Impediments(NamedTuple):
+    """What stands in the way of a mode; None: nothing. Asked at each decision."""
+
+    unseen_opens: Callable[[], str | None]
+    """Why an open must not go by unseen."""
+    overlays: Callable[[], str | None]
 
 
 class IoMode:
@@ -32,12 +41,11 @@ class IoMode:
         cache: Cache,
         passthrough: Passthrough,
         journal: Journal,
-        why_opens_are_needed: Callable[[], str | None],
+        missing: Impediments,
         becomes_stateless: Callable[[], object],
         fetches_apart: bool,
     ) -> None:
-        """`why_opens_are_needed`: why an open must not go by unseen; None if it may. Asked at each decision.
-        `fetches_apart`: small files are fetched without Python (`fetch.small_pipeline`), which needs to see opens.
+        """`fetches_apart`: small files are fetched without Python (`fetch.small_pipeline`), which needs to see opens.
 
         `becomes_stateless` is called before the kernel is told so.
         """
@@ -46,7 +54,7 @@ class IoMode:
         self._immutable = immutable
         self._cache = cache
         self._passthrough = passthrough
-        self._why_opens_are_needed = why_opens_are_needed
+        self._missing = missing
         self._becomes_stateless = becomes_stateless
         self._extension_missing: str | None = "the mount is not up yet"
         self._passthrough_missing: str | None = "the mount is not up yet"
@@ -123,6 +131,7 @@ class IoMode:
             "asked_for": self._wanted,
             "passthrough": self._passthrough_missing or "available",
             "stateless": self._stateless_missing or "available",
+            "overlay": "available" if (why := self._missing.overlays()) is None else f"none: {why}",
             "extension": self._extension_missing or f"loaded, with libfuse {fastpath.libfuse_version()}",
         }
 
@@ -132,14 +141,7 @@ class IoMode:
             return f"no extension: {self._extension_missing}"
         if not self._immutable:
             return "only with --immutable, since nothing is asked again at an open"
-        reason = self._why_opens_are_needed()
-        return f"opens are needed: {reason}" if reason is not None else None
-
-    @property
-    def _overlay_missing(self) -> str | None:
-        if not self._immutable:
-            return "only with --immutable, since what was looked up once is not looked at again"
-        reason = self._why_opens_are_needed()
+        reason = self._missing.unseen_opens()
         return f"opens are needed: {reason}" if reason is not None else None
 
     def _choose(self) -> None:
@@ -154,7 +156,7 @@ class IoMode:
             immutable=self._immutable,
             passthrough_missing=self._passthrough_missing,
             stateless_missing=self._stateless_missing,
-            overlay_missing=self._overlay_missing,
+            overlay_missing=self._missing.overlays() if self._wanted == "overlay" else None,
             small_opens=self._small_opens,
             large_opens=self._large_opens,
             new_opens=self._new_opens,

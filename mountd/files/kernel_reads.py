@@ -24,7 +24,7 @@ class KernelReads:
 
     def has_overlays(self) -> bool:
         """Somebody has an overlay over the mount."""
-        return self._overlays.describe() is not None
+        return self._overlays.has_makers
 
     def any(self) -> bool:
         """It may read some now."""

@@ -13,6 +13,7 @@ from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import PrefetchQueue
+from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.io_mode import IoMode
 from hfs.mountd.files.passthrough import Passthrough
 from hfs.mountd.files.sent_away import SentAway
@@ -43,7 +44,9 @@ class OpenModes:
         sent_away: SentAway,
         queue: PrefetchQueue,
         metrics: Metrics,
+        changed: ChangedNames,
     ) -> None:
+        self.changed = changed
         self._namespace = namespace
         self._cache = cache
         self._io_mode = io_mode

@@ -15,6 +15,7 @@ from hfs.mountd.base.errors import SourceError
 from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
 from hfs.mountd.fetch import SmallDemand
+from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.open_modes import OpenModes
@@ -107,6 +108,11 @@ class Opening:
         if self.stateless and backing_id is None:
             self.close(number)  # the mount has become so meanwhile
         return number, backing_id
+
+    @property
+    def changed(self) -> ChangedNames:
+        """Names that lead elsewhere now, by which somebody may come."""
+        return self._modes.changed
 
     def stale(self, thread_id: int) -> None:
         """As `OpenModes.stale`."""

@@ -1,23 +1,25 @@
-"""Overlays over the mount (`--io-mode overlay`): where their kernel finds what is staged, and when they are made anew.
+"""Overlays over the mount: whether they are offered, what they are told, and when they are to be made anew.
 
 An overlay asks for two attributes of a file when its name is first looked up, and opens the object by itself then
 (mountd/native/plane/overlay.c answers for leaves, `value` for all others). The way of a file is fixed from then on, so
-what is staged later is read through us until there is a new overlay. Those who have made one (hfs/mounting/overlay.py)
-look at a number in the cache directory, which is moved here when a new one is worth it: while much is staged, and when
-that has come to an end.
+what is staged later is read through us until there is a new generation. Makers look at a number in the cache directory,
+which is moved here when a new one is worth it: while much is staged, when that has come to an end, and where what was
+told is not so any more. Only who has the rights of the daemon is told, as whoever mounts an overlay of its own has:
+nobody else can make objects stay (`cache.telling`).
 
-What was told stays: in such a mount no object goes, and none gets holes, as long as the mount is there
-(`keeps_objects` of `CacheSettings`). Never tells of an object that is not complete, durable and as it was left.
+Never tells of an object that is not complete, durable and as it was left.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache import Cache
+from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.kernel import XattrAnswers
 from hfs.mountd.namespace import Node
 
@@ -29,23 +31,47 @@ _MORE = 1.25
 """So many times as many bytes are staged as the overlays know of: a new one is worth it before the end."""
 _LEAST_BYTES = 64 << 20
 _OFTEN_S = 10.0
+_PROMISES = 4096
 
 
 class Overlays:
     """Of one mount. `run` is a task of the daemon's."""
 
-    def __init__(self, cache: Cache, answers: XattrAnswers) -> None:
-        """`answers`: for leaves."""
+    def __init__(
+        self,
+        cache: Cache,
+        answers: XattrAnswers,
+        changed: ChangedNames,
+        missing: Callable[[], str | None],
+        *,
+        is_wanted: bool,
+    ) -> None:
+        """`answers`: for leaves. `missing`: why there can be none just now; None: there can be. `is_wanted`: they are
+        offered where they can be."""
         self._cache = cache
+        self._telling = cache.telling
         self._answers = answers
+        self._changed = changed
+        self._missing = missing
+        self._is_wanted = is_wanted
+        self._is_begun = False
+        self._fault: str | None = None
         self._on = False
-        self._number = 0
         self._shown_bytes = 0
         """What was staged when there was a new one last."""
+        self._promised: dict[int, str] = {}
+        """By node id where its object lies, of those of which an overlay has heard that there is one."""
 
-    def describe(self) -> dict[str, str] | None:
+    @property
+    def missing(self) -> str | None:
+        """What stands in their way; None: nothing."""
+        if self._cache.context.disk.directory < 0:
+            return "there is no cache on a disk"
+        return self._fault or self._missing()
+
+    def describe(self) -> dict[str, object] | None:
         """For who makes overlays; None: there are none to be made."""
-        generation = self._cache.generation
+        generation = self._telling.generation
         if not self._on:
             return None
         return {
@@ -53,48 +79,89 @@ class Overlays:
             "top": generation.top,
             "number": generation.number,
             "makers": generation.makers,
+            "makers_now": self._telling.makers.files,
         }
+
+    @property
+    def has_makers(self) -> bool:
+        """Somebody has one, as of the last look."""
+        return self._telling.makers.files > 0
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    async def had_to_wait(self) -> bool:
+        """What was looked up before may lead elsewhere now."""
+        held = self._changed.held
+        await self._changed.wait()
+        return held
 
     def is_asked(self, name: str) -> bool:
         """Whether an overlay asks for an attribute of this name. What the source calls so is no business of it."""
         return self._on and name.startswith(_PREFIXES)
 
-    async def value(self, node: Node, name: str) -> bytes | None:
-        """Of an attribute that an overlay asks for; None: `node` has none of that name. Asks the source nothing."""
+    async def value(self, node: Node, name: str, uid: int) -> bytes | None:
+        """Of an attribute that an overlay asks for, with the rights of user `uid`; None: `node` has none of that name.
+        Asks the source nothing."""
         wanted = name.rpartition(".")[2]
-        if node.version is None or wanted not in {"metacopy", "redirect"}:
+        if uid != os.geteuid():
+            return None
+        if wanted == "redirect":  # it was told that there is one: so there is, as long as it asks
+            place = self._promised.get(node.id) or await self._place(node)
+            return os.fsencode(f"/{place}") if place is not None else None
+        if wanted != "metacopy":
+            return None
+        place = await self._place(node)
+        if place is None:
+            self._promised.pop(node.id, None)
+            return None
+        if not self._telling.tell(int(place.rpartition("/")[2])):
+            return None  # but who heard of it before may ask where it is
+        if len(self._promised) >= _PROMISES:
+            del self._promised[next(iter(self._promised))]
+        self._promised[node.id] = place
+        return b""
+
+    async def _place(self, node: Node) -> str | None:
+        """Where its object lies below those of the cache, if that is sound."""
+        if node.version is None:
             return None
         version, path = node.version, node.path
         file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
         if not (file.durable and file.plain and file.size) or not await self._cache.lender.is_sound(file):
             return None
-        place = self._cache.lender.place(file)
-        if place is None:
-            return None
-        return b"" if wanted == "metacopy" else os.fsencode(f"/{place[1]}")
+        place = self._cache.lender.place(file)  # what was true before may not be so any more
+        return place[1] if place is not None else None
+
+    # -- offering ----------------------------------------------------------------------------------------------------
 
     async def begin(self, root: Attributes, *, is_new: bool) -> None:
-        """Tell from now on, if there is a cache. `root`: of the mount; `is_new`: nobody has served it before."""
-        context = self._cache.context
-        if context.disk.directory < 0:
+        """Tell from now on, if there is anything to be told. `root`: of the mount; `is_new`: nobody has served it
+        before."""
+        if not self._is_wanted or self.missing is not None:
+            if is_new:
+                await self._telling.clear()
             return
         try:
-            self._number = (await self._cache.generation.begin(root, is_new=is_new)).number
+            await self._telling.begin(root, is_new=is_new)
         except OSError as error:
-            context.health.failed(error, "making what overlays are made of")
+            self._fault = f"the cache directory cannot be written to: {error}"
             return
-        self._on = True
-        self._answers.tell_overlays()
+        self._is_begun = True
         self._shown_bytes = self._staged_bytes
+        self._tell(on=True)
+
+    def stop(self) -> None:
+        """Nothing is told until it is looked again what stands in their way."""
+        self._tell(on=False)
+
+    def _tell(self, *, on: bool) -> None:
+        self._on = on
+        self._answers.tell_overlays(on)
 
     @property
     def _staged_bytes(self) -> int:
         """Committed: what a new overlay would find."""
         return self._cache.context.index.counts.bytes
-
-    async def _move(self, root: Attributes | None = None) -> None:
-        self._number += 1
-        await self._cache.generation.move(self._number, root)
 
     async def run(self) -> None:
         """Never returns."""
@@ -102,17 +169,16 @@ class Overlays:
         before = self._shown_bytes
         while True:
             await trio.sleep(_LOOK_S)
+            if not self._is_begun:
+                continue
+            self._answers.give_up_looks()
             now_s, staged_bytes = trio.current_time(), self._staged_bytes
             if staged_bytes != before:
                 before, changed_s = staged_bytes, now_s
-            if not self._on or staged_bytes <= self._shown_bytes:
-                continue
+            is_possible = self.missing is None
             is_much = staged_bytes >= self._shown_bytes * _MORE + _LEAST_BYTES and now_s >= moved_s + _OFTEN_S
-            if is_much or now_s >= changed_s + _QUIET_S:
+            is_all = staged_bytes > self._shown_bytes and now_s >= changed_s + _QUIET_S
+            if is_possible != self._on or (self._on and (is_much or is_all)):
+                self._tell(on=is_possible)
                 self._shown_bytes, moved_s = staged_bytes, now_s
-                await self._move()
-
-    async def renew(self, root: Attributes) -> None:
-        """What was told may not be so any more: who looks it up anew is told right. `root`: of the mount, now."""
-        if self._on:
-            await self._move(root)
+                await self._telling.move()

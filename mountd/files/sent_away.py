@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import trio
 
+from hfs.mountd.cache import ToldObjects
 from hfs.mountd.namespace import Node
 
 _MAX_THREADS = 64
@@ -23,7 +24,10 @@ _BEFORE_S = 10.0
 class SentAway:
     """See the file's story."""
 
-    def __init__(self) -> None:
+    def __init__(self, telling: ToldObjects | None = None) -> None:
+        """`telling`: of overlays, which would not find the other node of a name that they have looked up; None: there
+        are none."""
+        self._telling = telling
         self._threads: dict[Node, set[int]] = {}
         self._stale: dict[int, None] = {}
         """Sent away from whatever node."""
@@ -41,7 +45,9 @@ class SentAway:
             del self._stale[next(iter(self._stale))]
 
     def may_have(self, thread_id: int) -> bool:
-        """Whether this thread may have been sent away, from whatever node, and by whomever."""
+        """Whether this thread may have been sent away, from whatever node, and by whomever, or must not be."""
+        if self._telling is not None and self._telling.makers.files:
+            return True
         if self._everybody_until_s is not None and trio.current_time() >= self._everybody_until_s:
             self._everybody_until_s = None
         return thread_id in self._stale or self._everybody_until_s is not None

@@ -21,7 +21,7 @@ from hfs.mountd.kernel import fastpath
 import pyfuse3
 import trio
 
-from hfs.mountd.base.errors import errno_of
+from hfs.mountd.base.errors import HfsError, errno_of
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fuse.interrupts import Interrupts
 from hfs.mountd.fuse.quota import RequestQuota
@@ -29,10 +29,22 @@ from hfs.mountd.fuse.quota import RequestQuota
 log = logging.getLogger(__name__)
 
 
+async def _nothing(_node_id: int) -> None:
+    pass
+
+
 class Boundary:
     """Of the handlers of one mount."""
 
-    def __init__(self, interrupts: Interrupts, quota: RequestQuota, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        interrupts: Interrupts,
+        quota: RequestQuota,
+        metrics: Metrics,
+        before_stale: Callable[[int], Awaitable[object]] = _nothing,
+    ) -> None:
+        """`before_stale` is called before somebody who asks about this node hears that it is not what it was."""
+        self.before_stale = before_stale
         self.interrupts = interrupts
         self.quota = quota
         self.metrics = metrics
@@ -86,6 +98,22 @@ def bounded(handler: _Handler) -> _Handler:
             self.boundary.quota.end(uid)
 
     return guarded  # type: ignore[return-value]  # functools.wraps keeps the signature, mypy cannot see it
+
+
+def by_name(handler: _Handler) -> _Handler:
+    """For handlers of a node, the first argument, to which their callers come by a name: after ESTALE the kernel looks
+    that up anew."""
+
+    @functools.wraps(handler)
+    async def asking(self: _HasBoundary, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
+        try:
+            return await handler(self, *args)
+        except HfsError as error:
+            if errno_of(error) == errno.ESTALE:
+                await self.boundary.before_stale(args[0])
+            raise
+
+    return asking  # type: ignore[return-value]  # as above
 
 
 def interruptible(handler: _Handler) -> _Handler:

@@ -28,6 +28,9 @@ class EntryReplies:
     async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
         dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
+        while self._opening.changed.held:
+            await self._opening.changed.wait()
+            dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
         if dentry.node is None:
             return _absent(self._namespace.freshness.valid_s(dentry.expires_s))
         self._namespace.holds.referenced(dentry.node)

@@ -59,6 +59,8 @@ class FastHandlers:
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
         namespace = self._namespace
+        if self._opening.changed.held:
+            return None
         try:
             directory = namespace.node(parent)
             if directory.lent and name not in (directory.children or ()):

@@ -21,7 +21,7 @@ import trio
 
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.slices import Slices
-from hfs.mountd.fuse.boundary import Boundary, bounded, interruptible
+from hfs.mountd.fuse.boundary import Boundary, bounded, by_name, interruptible
 from hfs.mountd.fuse.directories import DirectoryReplies
 from hfs.mountd.fuse.entries import EntryReplies
 from hfs.mountd.fuse.fast_handlers import FastHandlers
@@ -90,11 +90,13 @@ class Handlers(_ReadOnly):
 
     @bounded
     @interruptible
+    @by_name
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         return await self._entries.look_up(parent_inode, name, ctx.pid)
 
     @bounded
     @interruptible
+    @by_name
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         return await self._entries.attributes(inode)
 
@@ -113,6 +115,7 @@ class Handlers(_ReadOnly):
 
     @bounded
     @interruptible
+    @by_name
     async def getxattr(self, inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         return await self._xattrs.value(inode, name, _asker(ctx))
 
@@ -135,6 +138,7 @@ class Handlers(_ReadOnly):
 
     @bounded
     @interruptible
+    @by_name
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
         return await self._directories.open(inode, _asker(ctx))
 
@@ -151,6 +155,7 @@ class Handlers(_ReadOnly):
 
     @bounded
     @interruptible
+    @by_name
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         return await self._files.open(inode, flags, _asker(ctx))
 

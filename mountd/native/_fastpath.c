@@ -319,7 +319,6 @@ static PyMethodDef methods[] = {
      "from the object, as long as it has these."},
     {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
     {"plane_root_without_acl", plane_root_without_acl, METH_O, "plane_root_without_acl(valid_ns): so long it has none; 0: ask."},
-    {"plane_overlay", plane_overlay, METH_O, "plane_overlay(on): overlays over the mount are told where staged files lie."},
     {"plane_staged_in", plane_staged_in, METH_O, "plane_staged_in(fd): such objects lie in this directory; -1: not any more."},
     {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python now."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
@@ -374,7 +373,8 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fastpath(void) {
     PyObject *self = PyModule_Create(&module);
-    if (self && (PyModule_AddFunctions(self, plane_fetch_methods) < 0 || PyModule_AddFunctions(self, plane_leaves_methods) < 0 || PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
+    if (self && (PyModule_AddFunctions(self, plane_fetch_methods) < 0 || PyModule_AddFunctions(self, plane_leaves_methods) < 0 ||
+                 PyModule_AddFunctions(self, plane_overlay_methods) < 0 || PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
                  PyModule_AddStringConstant(self, "LIBFUSE", fuse_pkgversion()) < 0 ||
                  PyModule_AddObjectRef(self, "NAME_ONLY", PyLong_FromUnsignedLongLong(NAME_ONLY)) < 0)) {
         Py_CLEAR(self);

@@ -38,6 +38,10 @@ _AHEAD_BYTES = 256 << 20
 _AHEAD_FRACTION = 8
 """A quarter of a gigabyte is a tenth of a second of a fast drive; of a small cache an eighth."""
 
+RENEWAL_SHARE = 25
+"""Of the cache a 25th goes at a time where overlays have what is staged open: for each time all of them are made anew.
+It may be empty then, so it costs as many hits at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

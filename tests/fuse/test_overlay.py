@@ -85,13 +85,6 @@ def test_an_object_that_somebody_has_changed_is_told_to_nobody(tmp_path: Path, h
     hfs.expect_warning("changed")
 
 
-def test_other_mounts_tell_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(filled(tmp_path / "source"), "--immutable")
-    must("hfs", "cache", "warm", hfs.path)
-    assert told(hfs.path / "a") == [None, None]
-    assert hfs.status()["io_mode"]["overlays"] is None
-
-
 def test_what_the_source_calls_so_is_not_shown_to_overlays(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = filled(tmp_path / "source")
     os.setxattr(source / "a", "user.overlay.redirect", b"/00/1")
@@ -101,15 +94,6 @@ def test_what_the_source_calls_so_is_not_shown_to_overlays(tmp_path: Path, hfs_m
     for name, attribute in (("a", "user.overlay.redirect"), ("folder", "user.overlay.opaque")):
         with pytest.raises(OSError, match="No data"):
             os.getxattr(hfs.path / name, attribute)
-
-
-def test_nothing_goes_as_long_as_it_may_be_told(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
-    must("hfs", "cache", "warm", hfs.path)
-    done = run("hfs", "cache", "evict", hfs.path)
-    assert done.returncode == 2
-    assert "nothing is evicted" in done.stderr
-    assert told(hfs.path / "a")[0] == b""
 
 
 # --- A command in place

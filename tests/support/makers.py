@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.cache import Cache
 
 ROOT = Attributes(0o40755, 1, 2, os.geteuid(), os.getegid(), 0, 4096, 8, 4096, 1, 2, 3)
 """Of a mount."""
@@ -36,3 +37,8 @@ class FakeMaker:
     def end(self) -> None:
         self._file.unlink()
         os.close(self._fd)
+
+
+async def begun(staging: Cache, *, is_new: bool = True) -> None:
+    """Overlays are offered."""
+    await staging.telling.begin(ROOT, is_new=is_new)

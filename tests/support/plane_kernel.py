@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hfs.mountd.kernel import DataPlane, fastpath
@@ -27,13 +27,13 @@ class Kernel:
     unique: int = 0
     error: int = 0
     """Of the last reply."""
+    uid: int = field(default_factory=os.geteuid)
 
     def ask(self, opcode: int, node: int, body: bytes, *, resent: bool = False) -> bytes | None:
         """The body of the reply; None: it is Python's."""
         self.unique += 2
         unique = self.unique | (_RESENT if resent else 0)
-        header = struct.pack("=IIQQIIIHH", 40 + len(body), opcode, unique, node, 0, 0, 7, 0, 0)
-        self.end.send(header + body)
+        self._request(opcode, unique, node, body)
         marker = self._mark()
         reply = self.end.recv(1 << 20)
         length, error, replied = struct.unpack_from("=IiQ", reply)
@@ -44,6 +44,19 @@ class Kernel:
         assert replied == unique
         assert struct.unpack_from("=Q", self.end.recv(4096), 8) == (marker,)
         return reply[16:]
+
+    def _request(self, opcode: int, unique: int, node: int, body: bytes) -> None:
+        header = struct.pack("=IIQQIIIHH", 40 + len(body), opcode, unique, node, self.uid, 0, 7, 0, 0)
+        self.end.send(header + body)
+
+    def late_xattr(self, node: int, name: bytes) -> int | bytes:
+        """As `xattr`, of one that is answered by another thread, in a moment."""
+        self.unique += 2
+        self._request(_GETXATTR, self.unique, node, struct.pack("=II", 100, 0) + name + b"\0")
+        reply = self.end.recv(1 << 20)
+        _, error, replied = struct.unpack_from("=IiQ", reply)
+        assert replied == self.unique
+        return -error if error else reply[16:]
 
     def xattr(self, node: int, name: bytes, room: int = 100) -> int | bytes | None:
         """The value, or an errno; None: it is Python's."""

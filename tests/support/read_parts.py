@@ -11,13 +11,16 @@ from typing import Any
 import trio
 import trio.testing
 
+from hfs.mountd.cache import ToldObjects
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingFetches, SiblingWatch
 from hfs.mountd.files import (
+    ChangedNames,
     Delegations,
     Handles,
+    Impediments,
     IoMode,
     OpenedFiles,
     Opening,
@@ -126,7 +129,7 @@ async def daemon(
         cache=staging,  # type: ignore[arg-type]  # a fake
         passthrough=passthrough,  # type: ignore[arg-type]  # a fake
         journal=journal,
-        why_opens_are_needed=lambda: None,
+        missing=Impediments(lambda: None, lambda: None),
         becomes_stateless=lambda: None,
         fetches_apart=False,
     )
@@ -189,7 +192,9 @@ async def daemon(
             pushes=push,
         )
         everybody: Any = SimpleNamespace(all_may_open=lambda _node: True)
-        modes = OpenModes(namespace, cache, io_mode, passthrough, sent_away, queue, metrics)  # type: ignore[arg-type]
+        nothing_told: Any = None
+        changed = ChangedNames(ToldObjects(nothing_told, None), nothing_told)
+        modes = OpenModes(namespace, cache, io_mode, nobody, sent_away, queue, metrics, changed)
         observers = OpenObservers(
             recorder,
             fetch.plans,

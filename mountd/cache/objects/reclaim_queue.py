@@ -34,7 +34,7 @@ class ReclaimQueue:
         """All of `changing` are told of each object before it changes or goes."""
         self._changing = changing
         self._context = context
-        self._descriptors = descriptors
+        self.descriptors = descriptors
         self.more = trio.Event()
         self.repairs: deque[Repair] = deque()
         self.retired: deque[tuple[int, int]] = deque()
@@ -78,7 +78,7 @@ class ReclaimQueue:
         if file.object_id is not None:
             file.created = False
             file.doubt()
-            fd = self._descriptors.discard(file.object_id)
+            fd = self.descriptors.discard(file.object_id)
             if fd is not None:
                 self._context.disk.io.close(fd)
             self.give_up(file, list(file.present))

@@ -6,13 +6,14 @@ kill costs is the order of some evictions, and that some objects are verified on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import trio
 
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import IndexFailed, Stamp
 from hfs.mountd.cache.objects import CacheContext, StagedFile, stamp_to_keep
+from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
 from hfs.policies.cache.eviction import USES_FLUSHED_EVERY_S
 
 _MAX_WAITING = 65_536
@@ -28,6 +29,8 @@ class RowUpdates:
         self._uses: dict[int, int] = {}
         self._paths: dict[int, bytes] = {}
         self._stamps: dict[int, tuple[Version, Stamp]] = {}
+        self._told = StampsByNumber()
+        """In which time of `use_every_s` overlays were told of an object last; 0: never."""
 
     def note(self, file: StagedFile) -> None:
         """Remember what is new of the file: its last use, if that is not known exactly enough, its path, its stamp."""
@@ -50,8 +53,17 @@ class RowUpdates:
         if len(self._uses) < _MAX_WAITING:
             self._uses[object_id] = int(self._context.clock())
 
-    def drop(self, object_ids: Iterable[int]) -> None:
+    def told(self, object_ids: Iterable[int]) -> None:
+        """Overlays were told of these: whoever has asked is about to use them."""
+        now = 1 + int(self._context.clock() // self._use_every_s)
+        for number in object_ids:
+            if self._told[number] != now:
+                self._told[number] = now
+                self.used(number)
+
+    def drop(self, object_ids: Collection[int]) -> None:
         """These objects have no row any more."""
+        self._told.forget(object_ids)
         for number in object_ids:
             self._uses.pop(number, None)
             self._paths.pop(number, None)

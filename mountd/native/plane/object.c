@@ -5,13 +5,30 @@
  */
 #include "plane.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int is_it(const struct object *object, const struct stat *now) {
+    return now->st_ino == object->inode && (uint64_t)now->st_size == object->size &&
+           now->st_ctim.tv_sec * INT64_C(1000000000) + now->st_ctim.tv_nsec == object->ctime_ns;
+}
 
 int is_as_left(const struct object *object) {
     struct stat now;
     int failed = object->name[0] ? fstatat(object->fd, object->name, &now, AT_SYMLINK_NOFOLLOW) : fstat(object->fd, &now);
-    if (failed) return 0;
-    return now.st_ino == object->inode && (uint64_t)now.st_size == object->size &&
-           now.st_ctim.tv_sec * INT64_C(1000000000) + now.st_ctim.tv_nsec == object->ctime_ns;
+    return !failed && is_it(object, &now);
+}
+
+int is_as_left_now(const struct object *object) {
+    struct stat now;
+    struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_CACHED};
+    int fd = (int)syscall(SYS_openat2, object->fd, object->name, &how, sizeof how);
+    if (fd < 0) return errno == ENOENT ? 0 : -1;
+    int is_left = !fstat(fd, &now) && is_it(object, &now);
+    close(fd);
+    return is_left;
 }

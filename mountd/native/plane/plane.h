@@ -13,12 +13,13 @@
  *   splice.c    replies to large reads that are copied once
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   overlay.c   where an overlay over the mount finds what is staged
+ *   looks.c     whether it is as it was left, where the disk has to be asked
  *   answers.c   one request in, its reply out, or "ask Python"
  *   python.c    what Python may do with all that
  *
  * Python decides, C answers: the table says only what Python has put there, and Python takes an entry out before the
- * truth changes. Nothing here waits for a disk or a source, opens a path of theirs, or knows libfuse; only python*.c know
- * Python.
+ * truth changes. Nothing here waits for a disk (but looks.c) or a source, opens a path of theirs, or knows libfuse; only
+ * python*.c know Python.
  */
 #ifndef HFS_PLANE_H
 #define HFS_PLANE_H
@@ -128,6 +129,7 @@ struct object { /* a staged file, and what it must still be like */
 };
 
 int is_as_left(const struct object *object);
+int is_as_left_now(const struct object *object); /* of one with a name; -1: the disk would have to be asked */
 
 /* ---- splice.c ----------------------------------------------------------------------------------------------------- */
 
@@ -266,7 +268,7 @@ int staged_put(const struct staged_object *object, int wait); /* as table_put; a
 int staged_take(uint64_t number, int wait); /* as table_take */
 size_t staged_count(void);
 int staged_knows(uint64_t number); /* with its checksum */
-int staged_is_as_left(uint64_t number); /* it is committed, known with its version, and as it was left */
+int staged_committed(uint64_t number, struct object *object); /* 1: it is, and known with its version; what it is to be like */
 size_t staged_versions(void); /* how many have a version */
 struct staged_version staged_version_of(const struct seen *seen);
 uint64_t staged_find(const struct seen *seen, uint64_t *checksum); /* the object of this version; 0: there is none */
@@ -278,10 +280,37 @@ int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its byte
 
 /* ---- overlay.c ---------------------------------------------------------------------------------------------------- */
 
-void overlay_begin(int on); /* from now on it is told where staged files lie */
+void overlay_begin(int on); /* whether it is told from now on where staged files lie */
 int overlay_is_on(void);
+
+struct overlay_told { /* numbers of objects, some of them more than once */
+    uint64_t *numbers; /* from malloc */
+    size_t count, room;
+    int some_are_lost;
+};
+
+/* Nobody is told of these any more; those that were told since the last call. */
+void overlay_stop_telling(const uint64_t *numbers, size_t count, struct overlay_told *told);
+void overlay_tell_again(const uint64_t *numbers, size_t count);
 /* 1: answered. `name` ends with a zero; the value may have `value_room` bytes, 0: only its length is asked for. */
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room);
+
+/* ---- looks.c ------------------------------------------------------------------------------------------------------ */
+
+struct look { /* a request for which an object is to be looked at */
+    struct look *next;
+    int device, is_redirect;
+    uint64_t unique, node, number;
+    size_t value_room;
+    struct object object;
+    int64_t since_ns;
+};
+
+int looks_add(const struct look *look);      /* 1: it will be answered, by overlay_looked */
+void looks_give_up(int64_t before_ns);       /* those that have waited since before */
+void looks_begin(void);
+void looks_end(void); /* nothing is answered any more when it returns */
+void overlay_looked(const struct look *look, int is_left); /* in overlay.c: answers */
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 
@@ -319,6 +348,7 @@ void hand_to_python(void *request, size_t size);
 extern struct answered { /* atomic */
     int64_t cached, passed, releases, reads, read_bytes, spliced, look_ups, attributes;
     int64_t cached_bytes, passed_bytes; /* of such files, once for each open */
+    int64_t overlay_look_ups, overlay_look_up_bytes; /* of which an overlay was told */
     int64_t large_passed, large_read_bytes; /* of larger ones: opens that were passed through, and bytes of reads */
 } answered;
 

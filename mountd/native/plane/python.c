@@ -34,6 +34,7 @@ PyObject *plane_start(PyObject *self, PyObject *args) {
     if (queue_event_fd() < 0) return raise(ENOMEM);
     queue_reset();
     if (beats_fd >= 0) error = threads_beat_in(beats_fd);
+    looks_begin();
     if (!error) error = threads_start(device, count);
     if (error) return raise(error);
     Py_RETURN_NONE;
@@ -60,6 +61,7 @@ PyObject *plane_stop(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     Py_BEGIN_ALLOW_THREADS
     threads_stop();
+    looks_end();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -155,14 +157,6 @@ PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_overlay(PyObject *self, PyObject *arg) {
-    (void)self;
-    int on = PyObject_IsTrue(arg);
-    if (on < 0) return NULL;
-    overlay_begin(on);
-    Py_RETURN_NONE;
-}
-
 PyObject *plane_put_object(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long number, inode, size;
@@ -228,7 +222,7 @@ PyObject *plane_events(PyObject *self, PyObject *noargs) {
 
 PyObject *plane_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(innLLLLLLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
+    return Py_BuildValue("(innLLLLLLLLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
                          (long long)__atomic_load_n(&answered.cached, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.passed, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.releases, __ATOMIC_RELAXED),
@@ -239,5 +233,7 @@ PyObject *plane_figures(PyObject *self, PyObject *noargs) {
                          (long long)__atomic_load_n(&answered.cached_bytes, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.passed_bytes, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.large_passed, __ATOMIC_RELAXED),
-                         (long long)__atomic_load_n(&answered.large_read_bytes, __ATOMIC_RELAXED));
+                         (long long)__atomic_load_n(&answered.large_read_bytes, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.overlay_look_ups, __ATOMIC_RELAXED),
+                         (long long)__atomic_load_n(&answered.overlay_look_up_bytes, __ATOMIC_RELAXED));
 }

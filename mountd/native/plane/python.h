@@ -24,7 +24,6 @@ PyObject *plane_put_object(PyObject *self, PyObject *args);
 PyObject *plane_take_object(PyObject *self, PyObject *arg);
 PyObject *plane_staged_in(PyObject *self, PyObject *arg);
 PyObject *plane_root_without_acl(PyObject *self, PyObject *arg);
-PyObject *plane_overlay(PyObject *self, PyObject *arg);
 PyObject *plane_leaves_end(PyObject *self, PyObject *noargs);
 PyObject *plane_leaves_put(PyObject *self, PyObject *args);
 PyObject *plane_leaves_take(PyObject *self, PyObject *args);
@@ -35,6 +34,7 @@ PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs);
 PyObject *plane_figures(PyObject *self, PyObject *noargs);
 extern PyMethodDef plane_fetch_methods[]; /* in python_fetch.c */
 extern PyMethodDef plane_leaves_methods[]; /* in python_leaves.c, with those above */
+extern PyMethodDef plane_overlay_methods[]; /* in python_overlay.c */
 
 #pragma GCC visibility pop
 

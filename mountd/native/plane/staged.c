@@ -114,17 +114,17 @@ int staged_knows(uint64_t number) {
     return knows;
 }
 
-int staged_is_as_left(uint64_t number) {
+int staged_committed(uint64_t number, struct object *object) {
     struct shard *held;
     int directory = __atomic_load_n(&all_objects_fd, __ATOMIC_ACQUIRE);
     struct staged *staged = directory >= 0 ? (struct staged *)table_hold(&table, number, &held) : NULL;
     if (!staged) return 0;
     const struct staged_object *known = &staged->object;
-    struct object object = {.fd = directory, .inode = known->inode, .size = known->size, .ctime_ns = known->ctime_ns};
-    snprintf(object.name, sizeof object.name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
+    *object = (struct object){.fd = directory, .inode = known->inode, .size = known->size, .ctime_ns = known->ctime_ns};
+    snprintf(object->name, sizeof object->name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
     int may = known->has_version && __atomic_load_n(&known->is_committed, __ATOMIC_RELAXED);
-    table_let_go(held); /* before the disk is asked */
-    return may && is_as_left(&object);
+    table_let_go(held);
+    return may;
 }
 
 size_t staged_versions(void) { return __atomic_load_n(&version_count, __ATOMIC_RELAXED); }

@@ -73,21 +73,21 @@ def test_what_killed_makers_have_left_is_removed_and_nothing_else(tmp_path: Path
 def test_the_directory_is_for_us_alone_and_its_top_looks_like_the_root(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
-            assert await staging.generation.found() is None
+            assert await staging.telling.generation.found() is None
             owner = 65534 if os.geteuid() == 0 else os.geteuid()
             root = ROOT._replace(mode=0o41777, uid=owner)
-            found = await staging.generation.begin(root, is_new=True)
+            found = await staging.telling.generation.begin(root, is_new=True)
             assert found == (1, Makers())
-            folder = Path(staging.generation.makers)
+            folder = Path(staging.telling.generation.makers)
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            top = Path(staging.generation.top).stat()
+            top = Path(staging.telling.generation.top).stat()
             assert (stat.S_IMODE(top.st_mode), top.st_uid, top.st_mtime_ns) == (0o1777, owner, root.mtime_ns)
-            await staging.generation.move(7)
-            assert Path(staging.generation.number).read_text() == "7"
+            await staging.telling.generation.move(7)
+            assert Path(staging.telling.generation.number).read_text() == "7"
             assert sorted(os.listdir(folder)) == ["number", "top"]
         # What lies there belongs to others, and has their mode: the next daemon takes the cache all the same.
         async with healthy_staging(tmp_path) as staging:
-            assert await staging.generation.begin(ROOT, is_new=False) == (7, Makers())
+            assert await staging.telling.generation.begin(ROOT, is_new=False) == (7, Makers())
 
     run(main)
 
@@ -96,11 +96,11 @@ def test_the_directory_is_for_us_alone_and_its_top_looks_like_the_root(tmp_path:
 def test_whatever_the_number_is_the_next_is_larger_than_any_maker_knows(tmp_path: Path, left: str) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
-            await staging.generation.begin(ROOT, is_new=True)
+            await staging.telling.generation.begin(ROOT, is_new=True)
             maker = FakeMaker(tmp_path)
             maker.tell(3, 9)
-            Path(staging.generation.number).write_text(left)
-            found = await staging.generation.begin(ROOT, is_new=False)
+            Path(staging.telling.generation.number).write_text(left)
+            found = await staging.telling.generation.begin(ROOT, is_new=False)
             assert 9 <= found.number <= 1 << 62
             assert found.makers == Makers(1, 3, 9, 9)
 

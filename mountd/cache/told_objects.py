@@ -1,0 +1,195 @@
+"""Telling overlays of objects, and letting go of what was told.
+
+Who is told of an object may open it at any time, without us, as long as the generation lives that has asked. So of each
+object it is remembered which number stood there when it was told last (`generation`): it may go once nobody has a
+generation that is as old. What is to go before that is *leaving*: told no more, and gone when all have newer ones, for
+which the number is moved. An object that was told to nobody, or where nobody makes overlays, goes at once.
+
+In this order: told no more; then it is looked who is there; then it is decided. A maker says that it is there before it
+asks for the number, and asks for the number before it makes a generation, so one that comes later is told of none of
+these. After a crash all objects count as told at the number that was found.
+
+Event loop only; the disk is waited for in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+import trio
+
+from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.overlay_answers import OverlayAnswers
+from hfs.mountd.cache.generation import Generation, OverlaysFound
+from hfs.mountd.cache.leavers import Leaver, Leavers
+from hfs.mountd.cache.makers import Makers
+from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
+
+SHOWN_S = 1.0
+"""So long, at most, is waited for new generations."""
+
+
+class ToldObjects:
+    """Of one cache. Objects are known by their numbers."""
+
+    def __init__(self, generation: Generation, answers: OverlayAnswers | None) -> None:
+        """`answers`: who tells besides `tell`; None: nobody."""
+        self.generation = generation
+        self._answers = answers
+        self.on = False
+        """Overlays are made, or were: else nothing is told, and all may go."""
+        self.number = 1
+        self.moved_s = -inf
+        self.makers = Makers()
+        """At the last look."""
+        self._looks = self._seen = 0
+        self._looked = trio.Event()
+        self._stamps = StampsByNumber()
+        self._all_at, self._all_below = 0, 0.0
+        """Objects below count as told at this number."""
+        self._untold: set[int] = set()
+        self.leavers = Leavers()
+        self._used: list[int] = []
+        self._watchers = 0
+        self.is_move_wanted = False
+        self.more = trio.Event()
+        """There is something to be waited for."""
+
+    async def open(self, next_id: int) -> None:
+        """Before anything else. Objects from `next_id` on are new."""
+        found = await self.generation.found()
+        if found is not None:
+            self._go_on(found, next_id)
+
+    async def begin(self, root: Attributes, *, is_new: bool) -> None:
+        """Overlays may be made from now on; as of `Generation.begin`. Raises OSError."""
+        found = await self.generation.begin(root, is_new=is_new)
+        if not self.on:
+            self._go_on(found, 0)
+        self.number, self.makers = max(self.number, found.number), found.makers
+
+    async def clear(self) -> None:
+        """A mount begins, and there is nothing to be told in it."""
+        if self.on:
+            await self.generation.clear()
+            await self.look()
+
+    def _go_on(self, found: OverlaysFound, next_id: int) -> None:
+        self.on = True
+        self.number, self.makers = max(self.number, found.number), found.makers
+        if found.makers.files:
+            self._all_at, self._all_below = self.number, next_id
+        self.more.set()
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def tell(self, number: int) -> bool:
+        """Whether an overlay may be told of this object now; then it is from this moment on."""
+        if number in self._untold:
+            return False
+        self._stamp(number)
+        return True
+
+    def hear(self) -> None:
+        """What others have told."""
+        self._stop(())
+
+    def _stop(self, numbers: Sequence[int]) -> None:
+        self._untold.update(numbers)
+        if self._answers is None:
+            return
+        told, some_are_lost = self._answers.stop_telling(numbers)
+        for number in told:
+            self._stamp(number)
+        if some_are_lost:
+            self._all_at, self._all_below = self.number, inf
+
+    def _stamp(self, number: int) -> None:
+        if self._stamps[number] != self.number:
+            self._stamps[number] = self.number
+            self._used.append(number)
+
+    def take_used(self) -> list[int]:
+        """Objects that were told for the first time in a generation since the last call: they are in use."""
+        used, self._used = self._used, []
+        return used
+
+    async def move(self, root: Attributes | None = None) -> int:
+        """Have new generations made. `root`: of the mount, as it is now. The new number."""
+        self.hear()  # at the number so far
+        self.number += 1
+        self.moved_s, self.is_move_wanted = trio.current_time(), False
+        number = self.number
+        await self.generation.move(number, root)
+        return number
+
+    # -- leaving -----------------------------------------------------------------------------------------------------
+
+    async def leave(self, leavers: Sequence[Leaver]) -> set[int]:
+        """These are told no more, until `end`. Those that may go now; the others are leaving."""
+        if not self.on:
+            return {leaver.number for leaver in leavers}
+        self._stop([leaver.number for leaver in leavers])
+        await self.look()
+        free = {leaver.number for leaver in leavers if self.may_go(leaver.number)}
+        if len(free) < len(leavers):
+            self.leavers.add(leaver for leaver in leavers if leaver.number not in free)
+            self.want_move()
+        return free
+
+    def want_move(self) -> None:
+        """New generations are needed, in a moment."""
+        self.is_move_wanted = True
+        self.more.set()
+
+    def may_go(self, number: int) -> bool:
+        """Whether no generation may have this object open, as of the last look."""
+        if not self.on or self.makers.oldest is None:
+            return True
+        told_at = max(self._stamps[number], self._all_at if number < self._all_below else 0)
+        return told_at < self.makers.oldest
+
+    async def may_change(self, number: int) -> bool:
+        """The same now, of one that is told to nobody meanwhile."""
+        if self.on:
+            self.hear()
+            await self.look()
+        return self.may_go(number)
+
+    def end(self, numbers: Iterable[int], *, gone: Iterable[int] = ()) -> None:
+        """They are not leaving any more; those that are not `gone` may be told again."""
+        ended = [number for number in numbers if number in self._untold]
+        self._untold.difference_update(ended)
+        self.leavers.remove(ended)
+        if self._answers is not None and ended:
+            self._answers.tell_again(ended)
+        self._stamps.forget(gone)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """See who makes overlays."""
+        self._looks += 1
+        look = self._looks
+        makers = await self.generation.look()
+        if look > self._seen:  # else a later one was quicker
+            self._seen, self.makers = look, makers
+            self._looked.set()
+            self._looked = trio.Event()
+
+    @property
+    def is_watched(self) -> bool:
+        """Somebody waits for what makers do."""
+        return self._watchers > 0
+
+    async def wait_shown(self, number: int, at_most_s: float) -> None:
+        """Until all makers that live show this generation, or for so long."""
+        begun, self._watchers = self._looks, self._watchers + 1
+        self.more.set()
+        try:
+            with trio.move_on_after(at_most_s):
+                while self._seen <= begun or (self.makers.shown is not None and self.makers.shown < number):
+                    await self._looked.wait()
+        finally:
+            self._watchers -= 1

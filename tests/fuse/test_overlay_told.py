@@ -1,0 +1,133 @@
+"""What overlays are told, to whom, and what becomes of it: offered with `--immutable`, evicted as their makers say, and
+nothing while somebody records. Real mounts; makers that only say that they are.
+"""
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfs.client.client import Client
+from hfs.mounting import keeper
+from scripts.benchmarks.plain_user import UID
+from tests.fuse.harness import Hfs, must, run
+from tests.support.makers import FakeMaker
+from tests.support.pattern import pattern
+
+HfsMount = Callable[..., Hfs]
+
+SMALL, LARGE = 50_000, 9 << 20
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+
+
+def filled(folder: Path) -> Path:
+    folder.mkdir()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        (folder / name).write_bytes(pattern(number, 0, SMALL))
+    (folder / "large").write_bytes(pattern(9, 0, LARGE))
+    return folder
+
+
+def told(path: Path) -> list[bytes | None]:
+    """What an overlay would be told of this file."""
+    found: list[bytes | None] = []
+    for name in ("metacopy", "redirect"):
+        try:
+            found.append(os.getxattr(path, f"trusted.overlay.{name}"))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def uncovered(hfs: Hfs) -> Hfs:
+    """Without the overlay of root's own, which shows no such attributes."""
+    kept = keeper.find(str(hfs.path))
+    assert kept is not None
+    assert kept.make_overlay(None)
+    return hfs
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """The limit of the test ends it else."""
+    while not condition():
+        threading.Event().wait(0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--io-mode", "daemon", "--immutable"), None),
+        ((), "only with --immutable"),
+    ],
+)
+def test_other_mounts_tell_nothing(
+    tmp_path: Path, hfs_mount: HfsMount, options: tuple[str, ...], why: str | None
+) -> None:
+    hfs = hfs_mount(filled(tmp_path / "source"), *options)
+    must("hfs", "cache", "warm", hfs.path)
+    assert told(hfs.path / "a") == [None, None]
+    io_mode = hfs.status()["io_mode"]
+    assert io_mode["overlays"] is None
+    assert why is None or why in io_mode["overlay"]
+
+
+def test_another_user_is_told_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
+    must("hfs", "cache", "warm", hfs.path)
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 1:
+            path.chmod(path.stat().st_mode | 0o55)
+    for name in ("a", "large"):
+        code = f"import os; os.setuid({UID}); os.getxattr({str(hfs.path / name)!r}, 'user.overlay.metacopy')"
+        assert "No data available" in run(sys.executable, "-c", code).stderr
+
+
+def test_while_somebody_records_nothing_is_told(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
+    must("hfs", "cache", "warm", hfs.path)
+    while_recording: list[list[bytes | None]] = []
+    for _ in Client(str(hfs.socket)).touches(
+        lambda: while_recording.append(told(hfs.path / "a")), lambda: bool(while_recording)
+    ):
+        pass
+    assert while_recording == [[None, None]]
+    until(lambda: told(hfs.path / "a")[0] == b"")
+
+
+def test_where_nobody_makes_overlays_all_is_evicted(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
+    must("hfs", "cache", "warm", hfs.path)
+    assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
+    must("hfs", "cache", "evict", hfs.path)
+    assert hfs.status()["staged"]["files"] == 0
+    assert told(hfs.path / "a") == [None, None]
+
+
+def test_what_was_told_goes_when_its_maker_has_made_another(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
+    must("hfs", "cache", "warm", hfs.path)
+    maker = FakeMaker(Path(hfs.status()["io_mode"]["overlays"]["makers"]).parent)
+    maker.renew()
+    assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
+    run("hfs", "cache", "evict", hfs.path)
+    assert hfs.status()["staged"]["files"] == 2, "what nobody was told of has gone"
+    assert told(hfs.path / "a")[0] is told(hfs.path / "large")[0] is None
+    maker.renew()
+    until(lambda: hfs.status()["staged"]["files"] == 0)
+    maker.end()
+
+
+def test_the_cache_is_taken_again_whatever_the_root_of_the_source_is_like(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    source = filled(tmp_path / "source")
+    source.chmod(0o1777)
+    shutil.chown(source, UID, UID)
+    for _ in range(2):
+        hfs = uncovered(hfs_mount(source, "--io-mode", "overlay", "--immutable", cache=tmp_path / "cache"))
+        must("hfs", "cache", "warm", hfs.path)
+        assert told(hfs.path / "a")[0] == b""
+        hfs.umount()

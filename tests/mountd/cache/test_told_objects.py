@@ -1,0 +1,336 @@
+"""What overlays were told of stays until nobody may have it open: told, leaving, gone; makers that live, hold on, were
+killed, and come at the last moment. Without threads, in virtual time, and with makers that only say that they are."""
+
+import random
+from pathlib import Path
+
+import trio
+
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.cache.makers import Makers
+from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
+from tests.support.faults import (
+    CHUNK_BYTES,
+    disk_bytes,
+    healthy_staging,
+    object_names,
+    object_path,
+    overwrite,
+    put,
+    run,
+    stage,
+    version_of,
+)
+from tests.support.makers import FakeMaker, begun
+
+ROOM = CHUNK_BYTES + 4096
+SOON_S, LATER_S = 0.5, 3.0
+"""What leaves is looked at every 20 ms, and a number that is to be moved is within a second."""
+
+
+def number_of(file: StagedFile) -> int:
+    assert file.object_id is not None
+    return file.object_id
+
+
+def told(staging: Cache, file: StagedFile) -> bool:
+    return staging.telling.tell(number_of(file))
+
+
+def test_stamps_of_numbers_that_have_gone_take_no_memory() -> None:
+    stamps = StampsByNumber()
+    for number in range(1000):
+        stamps[number] = 1 << 40
+    assert (stamps[999], stamps[1000]) == (1 << 40, 0)
+    stamps.forget(range(1000))
+    assert not stamps._blocks
+
+
+# --- Going
+
+
+def test_where_nobody_makes_overlays_all_goes_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            file = await stage(staging, 1)
+            assert told(staging, file)
+            assert (await staging.evictions.evict([file.version]))[0] == 1
+            assert not object_names(str(tmp_path))
+
+    run(main)
+
+
+def test_what_was_told_goes_when_its_generation_has_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            files = [await stage(staging, seed) for seed in (1, 2)]
+            before = maker.number()
+            assert told(staging, files[0])
+            numbers = [number_of(file) for file in files]
+            assert (await staging.evictions.evict([file.version for file in files]))[0] == 1, "what nobody was told of"
+            assert object_names(str(tmp_path)) == {numbers[0]}
+            assert not told(staging, files[0]), "or it would never go"
+            await trio.sleep(LATER_S)
+            assert maker.number() == before + 1
+            assert object_names(str(tmp_path)) == {numbers[0]}
+            maker.tell(before, before + 1)
+            await trio.sleep(SOON_S)
+            assert object_names(str(tmp_path)) == {numbers[0]}, "somebody works in the old one still"
+            maker.tell(before + 1, before + 1)
+            await trio.sleep(SOON_S)
+            assert not object_names(str(tmp_path))
+            assert staging.statistics().room_bytes == 0
+            assert not staging.telling.leavers
+
+    run(main)
+
+
+def test_what_was_opened_while_it_was_leaving_stays_and_is_told_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            file = await stage(staging, 1)
+            assert told(staging, file)
+            await staging.evictions.evict([file.version])
+            staging.files.pin(file)
+            await trio.sleep(LATER_S)
+            maker.renew()
+            await trio.sleep(SOON_S)
+            assert object_names(str(tmp_path)) == {number_of(file)}
+            assert told(staging, file)
+            staging.files.unpin(file)
+
+    run(main)
+
+
+def test_a_killed_maker_holds_what_it_was_told_until_the_mount_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            killed, maker = FakeMaker(tmp_path, "maker-1-00000001"), FakeMaker(tmp_path)
+            killed.renew()
+            maker.renew()
+            file = await stage(staging, 1)
+            assert told(staging, file)
+            killed.kill()
+            await staging.evictions.evict([file.version])
+            await trio.sleep(LATER_S)
+            maker.renew()
+            await trio.sleep(SOON_S)
+            assert object_names(str(tmp_path))
+            await begun(staging, is_new=False)
+            assert staging.telling.makers.files == 2, "the mount goes on"
+            maker.end()
+            await begun(staging)
+            assert staging.telling.makers.files == 0
+            await trio.sleep(SOON_S)
+            assert not object_names(str(tmp_path))
+
+    run(main)
+
+
+def test_a_maker_that_comes_while_an_object_goes_is_told_of_it_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            file = await stage(staging, 1)
+            look = staging.telling.generation.look
+            asked: list[bool] = []
+
+            async def late() -> Makers:
+                found = await look()  # nobody
+                maker = FakeMaker(tmp_path)
+                maker.renew()
+                asked.append(told(staging, file))
+                return found
+
+            staging.telling.generation.look = late  # type: ignore[method-assign]  # in the middle of it
+            assert (await staging.evictions.evict([file.version]))[0] == 1
+            staging.telling.generation.look = look  # type: ignore[method-assign]  # as it was
+            assert asked == [False]
+
+    run(main)
+
+
+def test_after_a_crash_all_counts_as_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            file = await stage(staging, 1)
+        maker = FakeMaker(tmp_path)
+        maker.renew()
+        async with healthy_staging(tmp_path) as staging:
+            old, new = await staging.files.get(file.version, b"f"), await stage(staging, 2)
+            assert (await staging.evictions.evict([old.version, new.version]))[0] == 1, "that is new"
+            await begun(staging, is_new=False)
+            await trio.sleep(LATER_S)
+            maker.renew()
+            await trio.sleep(SOON_S)
+            assert not object_names(str(tmp_path))
+
+    run(main)
+
+
+def test_no_holes_are_made_in_what_was_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            files = [await stage(staging, seed, 3 * CHUNK_BYTES) for seed in (1, 2)]
+            assert told(staging, files[0])
+            before = disk_bytes(str(tmp_path))
+            for file in files:
+                staging.files.pin(file)
+                overwrite(object_path(staging, file), CHUNK_BYTES, b"rot")
+            broken = [checked.path async for checked in staging.checker.check() if checked.broken]
+            assert len(broken) == 2
+            await staging.reclaimer.wait_idle()
+            assert disk_bytes(str(tmp_path)) == before - CHUNK_BYTES, "of what nobody was told of"
+            await trio.sleep(LATER_S)
+            assert maker.number() > 1, "who looks it up anew is not told of it"
+            assert put(staging, files[0], 1), "the right bytes come over the wrong ones"
+            await staging.committer.wait_committed()
+
+    run(main)
+
+
+def test_a_chunk_of_what_was_told_goes_once_the_generation_has_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            file = await stage(staging, 1, 3 * CHUNK_BYTES)
+            assert told(staging, file)
+            assert await staging.evictions.evict_chunk(file, 0) == 0
+            assert not told(staging, file)
+            await trio.sleep(LATER_S)
+            maker.renew()
+            await trio.sleep(SOON_S)
+            assert await staging.evictions.evict_chunk(file, 0) == CHUNK_BYTES
+            assert await staging.evictions.evict_chunk(file, 1) == CHUNK_BYTES
+            assert len(file.present) == 1
+
+    run(main)
+
+
+def test_by_name_is_waited_for_who_makes_overlays_but_not_for_ever(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging, trio.open_nursery() as nursery:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            for seed in (1, 2):
+                assert told(staging, await stage(staging, seed, CHUNK_BYTES))
+
+            async def renewing() -> None:
+                before = maker.number()
+                while maker.number() == before:
+                    await trio.sleep(0.01)
+                maker.renew()
+
+            nursery.start_soon(renewing)
+            begun_s = trio.current_time()
+            assert await staging.evictions.evict_paths() == (2, 2 * ROOM)
+            assert trio.current_time() < begun_s + SOON_S
+            assert told(staging, await stage(staging, 3, CHUNK_BYTES))
+            begun_s = trio.current_time()
+            assert await staging.evictions.evict_paths() == (0, 0)
+            assert trio.current_time() < begun_s + 2
+
+    run(main)
+
+
+# --- Room
+
+
+def test_a_cache_smaller_than_the_data_makes_room_in_batches(tmp_path: Path) -> None:
+    async def main() -> None:
+        capacity = 100 * ROOM
+        async with healthy_staging(tmp_path, capacity_bytes=capacity, eviction="lru") as staging:
+            await begun(staging)
+            maker, renewals = FakeMaker(tmp_path), 0
+            maker.renew()
+            staged = 0
+            for seed in range(1, 401):
+                file = await staging.files.get(version_of(seed, CHUNK_BYTES), b"f")
+                staged += put(staging, file, 0)
+                await staging.committer.wait_committed()
+                if file.durable:
+                    assert told(staging, file)
+                await trio.sleep(0.1)
+                if maker.number() > staging.telling.makers.newest:
+                    maker.renew()
+                    renewals += 1
+                assert staging.statistics().room_bytes <= capacity
+            assert staged > 380, "what the maker has let go of makes room"
+            assert renewals <= 300 // 4, "for each some percent of the cache go, and not one after the other"
+
+    run(main)
+
+
+def test_where_an_old_generation_is_held_the_evictor_does_not_spin(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path, capacity_bytes=20 * ROOM, eviction="lru") as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            held, moves = maker.number(), maker.number()
+            for seed in range(1, 200):
+                file = await staging.files.get(version_of(seed, CHUNK_BYTES), b"f")
+                put(staging, file, 0)
+                await staging.committer.wait_committed()
+                if file.durable and seed < 15:
+                    assert told(staging, file)
+                await trio.sleep(0.5)
+                maker.tell(held, maker.number())  # somebody works in the first one all the time
+            assert maker.number() - moves <= 25, "a hundred seconds, and nothing is gained by it"
+            assert len(staging.telling.leavers) <= 10
+            assert set(range(1, 14)) <= {row.version.inode async for row in staging.listing.rows()}, "in use"
+            newest = [row.version.inode async for row in staging.listing.rows() if row.version.inode > 190]
+            assert newest, "what nobody was told of makes room for what comes"
+
+    run(main)
+
+
+def test_lru_keeps_what_overlays_use(tmp_path: Path) -> None:
+    """The first telling in a generation is a use, and all that is seen of hits."""
+    chance = random.Random(1)
+    order = chance.choices(range(1, 101), [1 / rank for rank in range(1, 101)], k=500)
+    hits: dict[bool, int] = {False: 0, True: 0}
+
+    async def main(overlays: bool) -> None:
+        now, cache = 1e9, tmp_path / str(overlays)
+        async with healthy_staging(cache, capacity_bytes=50 * ROOM, eviction="lru", clock=lambda: now) as staging:
+            await begun(staging)
+            maker = FakeMaker(cache) if overlays else None
+            looked_up: set[int] = set()
+            for seed in order:
+                now += 20
+                file = await staging.files.get(version_of(seed, CHUNK_BYTES), b"f")
+                hits[overlays] += file.durable
+                if maker is not None and maker.number() != staging.telling.makers.shown:
+                    maker.renew()
+                    looked_up.clear()
+                if not file.durable:
+                    if put(staging, file, 0):
+                        await staging.committer.wait_committed()
+                elif maker is None:
+                    staging.files.pin(file)
+                    staging.files.unpin(file)
+                elif seed not in looked_up:
+                    looked_up.add(seed)
+                    told(staging, file)
+                await trio.sleep(0.2)
+
+    run(main, False)
+    run(main, True)
+    assert 0.5 * len(order) < hits[False] < 0.9 * len(order)
+    assert hits[True] >= hits[False] - 0.03 * len(order)
