@@ -31,6 +31,8 @@ _MORE = 1.25
 """So many times as many bytes are staged as the overlays know of: a new one is worth it before the end."""
 _LEAST_BYTES = 64 << 20
 _OFTEN_S = 10.0
+_MADE_S = 3.0
+"""So long after somebody has asked there is one, or there will be none."""
 _PROMISES = 4096
 
 
@@ -57,6 +59,7 @@ class Overlays:
         self._is_begun = False
         self._fault: str | None = None
         self._on = False
+        self._asked_s = -_MADE_S
         self._shown_bytes = 0
         """What was staged when there was a new one last."""
         self._promised: dict[int, str] = {}
@@ -74,6 +77,7 @@ class Overlays:
         generation = self._telling.generation
         if not self._on:
             return None
+        self._asked_s = trio.current_time()
         return {
             "objects": generation.objects,
             "top": generation.top,
@@ -84,8 +88,8 @@ class Overlays:
 
     @property
     def has_makers(self) -> bool:
-        """Somebody has one, as of the last look."""
-        return self._telling.makers.files > 0
+        """Somebody has one, as of the last look, or has just asked what it takes to make one."""
+        return self._telling.makers.files > 0 or (self._on and trio.current_time() < self._asked_s + _MADE_S)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -172,6 +176,8 @@ class Overlays:
             if not self._is_begun:
                 continue
             self._answers.give_up_looks()
+            if self._on:
+                await self._telling.look()  # hints and figures go by whether somebody has one
             now_s, staged_bytes = trio.current_time(), self._staged_bytes
             if staged_bytes != before:
                 before, changed_s = staged_bytes, now_s
