@@ -134,6 +134,7 @@ def test_mount_says_how_files_will_be_read(source: Path, tmp_path: Path) -> None
         "hfs: passthrough: available",
         "hfs: stateless: only with --immutable, since nothing is asked again at an open",
         "hfs: extension: loaded",
+        "hfs: overlays: none: only with --immutable, since what was looked up once is not looked at again",
         "hfs: readahead: 1024 KiB",
         "hfs: background requests: 512",
     ]
@@ -185,7 +186,7 @@ def test_without_privileges(source: Path, tmp_path: Path) -> None:
         pytest.skip(f"no user namespaces here: {done.stderr}")
     reason = "it needs CAP_SYS_ADMIN: mount as root"
     assert lines[:2] == [f"hfs: io mode: daemon (no passthrough: {reason})", f"hfs: passthrough: {reason}"], done
-    assert lines[6:] == [
+    assert lines[7:] == [
         '"passed": 0',
         f"hfs: io-mode: passthrough is not possible here: {reason}",
         "code 2",

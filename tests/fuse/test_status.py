@@ -17,7 +17,9 @@ STATUS_KEYS = {
         "read_bytes passed_bytes memory_bytes source_bytes peer_bytes staged_bytes source_wait_s cpu_s "
         "loop_s core_wait_s yielded_s is_at_least minute"
     ),
-    "io_mode": "mode reason asked_for passthrough stateless extension overlays backing_files faster_if_reopened",
+    "io_mode": (
+        "mode reason asked_for passthrough stateless overlay extension overlays backing_files faster_if_reopened"
+    ),
     "by_kernel": "overlays look_ups bytes",
     "opens": "cached passed anew stateless",
     "source": (
