@@ -79,6 +79,8 @@ class EpochPlan:
         """Of whole files: the staged object of each, 0 where none is known."""
         self.learners: set[int] = set()
         """Numbers of the sessions that read it."""
+        self.given_only: set[int] = set()
+        """Of those, the ones that tell no more than what they have given out."""
         self.staged: dict[int, StagedFile] = {}
         """Of extents: the staged file of each file, once a chunk of it was wanted."""
         self.named: dict[int, bytes] = {}
@@ -107,6 +109,11 @@ class EpochPlan:
     def reader(self) -> Credentials | None:
         """Whose rights at the source count; None: the daemon's own."""
         return self.key.reader
+
+    @property
+    def is_foreseen(self) -> bool:
+        """Somebody tells what is read next, so that nothing has to be guessed."""
+        return self.learners != self.given_only
 
     @property
     def follows_links(self) -> bool:

@@ -126,7 +126,7 @@ class FollowedPlans:
             its[0].schedule.evicted(np.array([its[1]], np.int32))
 
     def opened(self, node: Node, *, staged: bool) -> bool:
-        """A small file was opened. True: a plan names it, so its siblings say nothing."""
+        """A small file was opened. True: a plan that looks ahead names it, so its siblings say nothing."""
         its = self._small(node)
         if its is None:
             return False
@@ -138,7 +138,7 @@ class FollowedPlans:
             plan.schedule.evicted(np.array([unit], np.int32))
         plan.schedule.seen(unit, trio.current_time())
         self._changes.reader_went_on()
-        return True
+        return plan.is_foreseen
 
     def opened_at(self, path: bytes, staged: bool) -> bool:
         """As `opened`, of a small file that is no node."""
@@ -150,7 +150,7 @@ class FollowedPlans:
                     plan.overtaken.add(path)
                 plan.schedule.seen(unit, trio.current_time())
                 self._changes.reader_went_on()
-                return True
+                return plan.is_foreseen
         return False
 
     def closed(self, node: Node, file: StagedFile) -> None:

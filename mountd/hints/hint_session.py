@@ -185,6 +185,7 @@ class HintSession:
         if self.plan is not None:
             self.plan.schedule.leave(self.number)
             self.plan.learners.remove(self.number)
+            self.plan.given_only.discard(self.number)
         self._left(self)
 
     # -- layout -------------------------------------------------------------------------------------------------------
@@ -242,6 +243,7 @@ class HintSession:
             self._order_bytes = [order_bytes, 0]
             self.epoch, self.samples = part.epoch, length
             self._first, self._only_given = min(max(part.first, 0), _MAX_POSITION), part.only_given
+            (plan.given_only.add if part.only_given else plan.given_only.discard)(self.number)
             self._account(part.epoch)
             if begins:  # else more of an epoch is told, perhaps with each batch
                 await slices.carry_out(plan.begin_steps())

@@ -462,3 +462,13 @@ async def test_what_is_here_is_looked_for_again_when_an_epoch_begins_and_not_wit
         schedule.here(30, SIZE)
         await told(learner, Order(1, np.arange(2, dtype="<i8").tobytes()))
         assert schedule.units.is_absent(30)
+
+
+async def test_who_tells_what_was_given_out_alone_leaves_the_guess_about_siblings_as_it_is() -> None:
+    async with daemon(source_of(40), workers=1) as parts:
+        learner = await joined(parts, list_of(40))
+        await told(learner, Order(0, np.arange(4, dtype="<i8").tobytes(), only_given=True))
+        assert learner.plan is not None
+        assert not learner.plan.is_foreseen
+        await told(learner, order(list(range(40))))
+        assert learner.plan.is_foreseen
