@@ -336,3 +336,13 @@ def test_hints_that_cannot_be_sent_stay_behind() -> None:
     assert list(alike) == list(range(4))
     assert "hinted" not in repr(alike)
     assert list(copy.copy(kept)) == list(range(4))
+
+
+def test_a_sampler_that_makes_its_generator_anew_each_epoch_is_copied() -> None:
+    class Shuffled:
+        def __iter__(self) -> Iterator[int]:
+            return iter(np.random.default_rng([7, 1]).permutation(100).tolist())
+
+    copied = copied_at_begin(Shuffled(), None, ahead=True)
+    assert copied is not None
+    assert np.concatenate(list(copied.pieces())).tolist() == list(Shuffled())
