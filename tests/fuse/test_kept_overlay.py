@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -191,8 +191,9 @@ def test_at_a_second_place_the_mount_itself_is_shown(hfs: Hfs, tmp_path: Path) -
     gone(hfs)
 
 
-def test_who_goes_on_with_a_mount_covers_it(hfs: Hfs) -> None:
-    given = ["--source", hfs.source, "--at", hfs.path, "--cache", hfs.cache, *hfs.options, "--quiet"]
+@contextlib.contextmanager
+def command_of(given: Sequence[object]) -> Iterator[subprocess.Popen[bytes]]:
+    """Of `hfs run` with these options: it runs, until its input ends."""
     code = "import sys; print('runs', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [hfs_command(), "run", *map(str, given), "--", "python3", "-c", code],
@@ -202,6 +203,12 @@ def test_who_goes_on_with_a_mount_covers_it(hfs: Hfs) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"runs\n"
+        yield process
+
+
+def test_who_goes_on_with_a_mount_covers_it(hfs: Hfs) -> None:
+    given = ["--source", hfs.source, "--at", hfs.path, "--cache", hfs.cache, *hfs.options, "--quiet"]
+    with command_of(given) as process:
         staged(hfs)
         before = overlays(hfs.path)
         kill(hfs.keeper)
@@ -277,15 +284,7 @@ def test_a_command_that_reads_something_else_keeps_none(hfs: Hfs, tmp_path: Path
     """Its namespace begins with a copy of all mounts."""
     (tmp_path / "other").mkdir()
     given = ["--source", tmp_path / "other", "--cache", tmp_path / "other-cache", "--quiet"]
-    code = "import sys; print('runs', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [hfs_command(), "run", *map(str, given), "--", "python3", "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"runs\n"
+    with command_of(given) as process:
         staged(hfs)
         (file,) = (hfs.own_cache / "overlays").glob("maker-*")
         until(lambda: len(set(NUMBERS.unpack(file.read_bytes()))) == 1)
