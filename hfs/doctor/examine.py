@@ -15,7 +15,6 @@ from hfs.doctor import (
     limits,
     mounts,
     namespaces,
-    overlays,
     sockets,
     source,
 )
@@ -31,7 +30,7 @@ CHECKS: dict[str, Check] = {
     "libfuse": libfuse.check,
     "limits": limits.check,
     "namespaces": namespaces.check,
-    "overlays": overlays.check,
+    "overlays": namespaces.check_overlays,
     "source": source.check,
     "cache": cache_place.check,
     "cache-index": caches.check,

@@ -1,4 +1,5 @@
-"""Namespaces: may this user have a mount namespace of its own, as `hfs run` in place needs; are we in a container?
+"""Namespaces: may this user have a mount namespace of its own, as `hfs run` in place needs, and overlays in it; are we
+in a container?
 
 The first is tried by a process that ends at once: what the kernel is told to allow stands in four places, and filters
 of containers in none.
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
-from hfs.mounting import probe
+from hfs.mounting import overlay_probe, probe
 
 _NAME = "user-namespaces"
 _TRY_S = 10.0
@@ -57,6 +58,15 @@ def check(
     if container is not None and not _is_shared(around):
         text = f"this is a container ({container}): a mount made here is seen in it only"
         yield note("container", text, "to have it outside, mount on the host, or at a place mounted with rshared")
+
+
+def check_overlays(around: Surroundings, attempt: Callable[[], str] = overlay_probe.why_none) -> Iterator[CheckResult]:
+    """One finding: whether this user can have what is staged read by the kernel itself. What has none works as ever."""
+    if why := attempt():
+        yield note("overlays", f"no overlays: {why}; what is staged is read by passthrough or through the daemon")
+    else:
+        which = "hfs run, and hfs mount with --io-mode overlay" if around.uid == 0 else "hfs run"
+        yield good("overlays", f"with --immutable, {which} can have the kernel itself read what is staged")
 
 
 def _why(around: Surroundings, number: int) -> str:

@@ -43,10 +43,6 @@ class Message(NamedTuple):
         """How many of the text are ours."""
         return sum(len(re.findall(r"\w", text)) for text in self.texts)
 
-    def with_values(self, value: str) -> str:
-        """As it would be said with this at each place."""
-        return value.join(self.texts)
-
 
 class OwnWords:
     """Read once, when it is made: some hundred files, about a second."""

@@ -19,7 +19,6 @@ import trio
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.base.object_answers import ObjectAnswers
 from hfs.mountd.base.object_maker import ObjectMaker
-from hfs.mountd.base.overlay_answers import OverlayAnswers
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
@@ -39,7 +38,7 @@ from hfs.mountd.cache.objects import (
 )
 from hfs.mountd.cache.objects.context import nothing_planned
 from hfs.mountd.cache.stand_in import NoDirectory, NoDisk, index_in_memory
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.told_objects import OverlayAnswers, ToldObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import Protocol
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.overlay_answers import OverlayAnswers
 from hfs.mountd.cache.generation import Generation, OverlaysFound
 from hfs.mountd.cache.leavers import Leaver, Leavers
 from hfs.mountd.cache.makers import Makers
@@ -28,6 +28,17 @@ from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
 
 SHOWN_S = 1.0
 """So long, at most, is waited for new generations."""
+
+
+class OverlayAnswers(Protocol):
+    """Whoever tells overlays where objects lie without asking here. Never waits, but for answers under way."""
+
+    def stop_telling(self, numbers: Sequence[int], /) -> tuple[Sequence[int], bool]:
+        """Nobody is told of these objects any more when this returns. Those that were told since the last call, more
+        than once perhaps; and whether some of them were lost."""
+
+    def tell_again(self, numbers: Sequence[int], /) -> None:
+        """These may be told again."""
 
 
 class ToldObjects:

@@ -131,7 +131,7 @@ class Overlays:
             return None
         version, path = node.version, node.path
         file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
-        if not (file.durable and file.plain and file.size) or not await self._cache.lender.is_sound(file):
+        if not file.durable or not await self._cache.lender.is_sound(file):
             return None
         place = self._cache.lender.place(file)  # what was true before may not be so any more
         return place[1] if place is not None else None

@@ -1,8 +1,9 @@
 """Directories that the kernel has opened: replies to OPENDIR, READDIR and RELEASEDIR.
 
 A listing is shown as it was when it was opened or rewound. An entry is sent with its attributes, which is a reference
-to its node, or as a mere name (see `listing`); an error in place of a reply that already has entries would lose the
-references in it, so such a reply is sent as it is.
+to its node and spares its reader a look-up, where it is known; else as a mere name, which costs nothing but its bytes:
+no question to the source, no node. An error in place of a reply that already has entries would lose the references in
+it, so such a reply is sent as it is.
 
 `.` and `..` come first, as nearly every file system has them: there are programs that leave out two entries. They are
 entries 0 and 1 to the kernel, so that entry `n` of a listing has the offset `n + 2`, and references to nothing.
@@ -26,7 +27,6 @@ import trio
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.files import DirectoryHandle, Handles
 from hfs.mountd.fuse.entries import EntryReplies
-from hfs.mountd.fuse.listing import names_before
 from hfs.mountd.namespace import EXPECTED, Asker, Dentry, Namespace, Node, Permissions
 from hfs.mountd.source import Block, Listing, WantedAccess
 
@@ -35,6 +35,9 @@ _SOON_S = 2.0
 
 _READDIR_AHEAD = 512
 """Names whose attributes are asked for at once while a directory is listed: 32 threads of 16 names."""
+
+_RUN = 64
+"""Names looked at for one that is known, before they are sent: a reply has room for some thirty, or two hundred."""
 
 _DOTS = (b".", b"..")
 _DOT_RECORD = struct.Struct("=QqHB5s")
@@ -208,7 +211,7 @@ class DirectoryReplies:
             if plain:
                 names, dentry = len(block) - index, None
             else:
-                names, dentry = names_before(self._namespace, node, listing, position)
+                names, dentry = self._names_before(node, block, index)
             if names:
                 how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
                 taken = self._add_run(token, node, block, (index, index + names), position, how)
@@ -220,6 +223,17 @@ class DirectoryReplies:
                     return position
                 position += 1
         return position
+
+    def _names_before(self, node: Node, block: Block, index: int) -> tuple[int, Dentry | None]:
+        """How many entries of one block from `index` on to send as names, and what the next one is if it is known."""
+        if not node.children:
+            return len(block) - index, None
+        end = min(len(block), index + _RUN)
+        for i in range(index, end):
+            name = block.name(i)
+            if name in node.children and (dentry := self._namespace.names.known_nowait(node, name)) is not None:
+                return i - index, dentry  # leaves stay leaves
+        return end - index, None
 
     def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, position: int) -> bool:
         """False: it does not fit. One that has gone since it was listed is left out."""

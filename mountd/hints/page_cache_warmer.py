@@ -95,7 +95,7 @@ class PageCacheWarmer:
             budget_bytes -= extent.size
             if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
                 continue
-            if node.passed or (by_overlays and not node.opens and file.durable and file.plain):
+            if node.passed or (by_overlays and not node.opens and file.durable):
                 ahead += _unless_read_ahead(plan, file, index)
             elif node.opens and self._pusher.on:
                 found = await self._resolver.get_here(file, extent)

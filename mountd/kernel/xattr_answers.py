@@ -51,11 +51,11 @@ class XattrAnswers:
             self._extension.plane_overlay(self._tells and not self._holds)
 
     def stop_telling(self, numbers: Sequence[int]) -> tuple[Sequence[int], bool]:
-        """See `base.overlay_answers`."""
+        """See `cache.told_objects`."""
         return self._untold(numbers, on=True)
 
     def tell_again(self, numbers: Sequence[int]) -> None:
-        """See `base.overlay_answers`. What was told meanwhile is told by the next `stop_telling`."""
+        """See `cache.told_objects`. What was told meanwhile is told by the next `stop_telling`."""
         self._untold(numbers, on=False)
 
     def _untold(self, numbers: Sequence[int], *, on: bool) -> tuple[Sequence[int], bool]:

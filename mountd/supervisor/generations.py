@@ -169,8 +169,7 @@ class Generations:
 
     def _add(self, watch: int, number: int, mount: int = 0) -> MadeGeneration:
         made = MadeGeneration(number, watch, mount)
-        if watch not in self._gone:
-            self._alive.append(made)
+        self._alive.append(made)
         return made
 
     def _hear(self) -> None:

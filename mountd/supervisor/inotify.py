@@ -23,7 +23,6 @@ class Heard(NamedTuple):
 
     watch: int
     mask: int
-    name: bytes
 
 
 class Inotify:
@@ -55,7 +54,7 @@ class Inotify:
         while at < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
-            found.append(Heard(watch, mask, data[at - length : at].rstrip(b"\0")))
+            found.append(Heard(watch, mask))
         return found
 
     def close(self) -> None:

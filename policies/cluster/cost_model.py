@@ -74,11 +74,6 @@ class Costs:
     distributed_s: float
     locality_s: float
 
-    @property
-    def load_s(self) -> float:
-        """(4): loading from the storage, prepared."""
-        return self.direct_io_s + self.preprocess_s
-
 
 def costs(job: Job, nodes: int) -> Costs:
     """Equations (1) to (8) for `nodes` nodes, at least 1."""

@@ -1,9 +1,8 @@
 """Locality: what one node trains on in a whole epoch, when every global batch is divided by who has cached what.
 
-`policies/cluster/balance.py` divides one batch and says of each sample who trains on it. A learner of a thousand wants
-only its own samples, of all the batches of an epoch, before it begins: here the samples are counted and sorted by their
-owners once for the epoch, and Algorithm 1 then works on counts. 1.28 million samples of 1 024 nodes take well under a
-second.
+A learner of a thousand wants only its own samples, of all the batches of an epoch, before it begins: the samples are
+counted and sorted by their owners once for the epoch, and `policies/cluster/balance.py` then works on counts, batch by
+batch. 1.28 million samples of 1 024 nodes take well under a second.
 
 Learners come to the same answer without asking each other. Pure.
 """

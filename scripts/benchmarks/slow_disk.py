@@ -43,15 +43,6 @@ class SlowDisk:
             self.close()
             raise
 
-    def drop_pages(self) -> None:
-        """What is on it is read from it again."""
-        _must("sync", "--file-system", self.path)
-        for path in self.path.rglob("*"):
-            if path.is_file() and path.stat().st_size:
-                descriptor = os.open(path, os.O_RDONLY)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-                os.close(descriptor)
-
     def close(self) -> None:
         """Take it all away."""
         if os.path.ismount(self.path):

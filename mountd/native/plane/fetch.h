@@ -141,7 +141,6 @@ struct fetched { /* what has become of one file */
 
 void fetched_add(struct fetched *fetched); /* its memory is ours now */
 struct fetched *fetched_take(size_t most); /* a chain, the oldest first; NULL: none */
-size_t fetched_waiting(void);
 
 /* ---- waiters.c ---------------------------------------------------------------------------------------------------- */
 

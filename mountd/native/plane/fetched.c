@@ -8,7 +8,6 @@
 static struct {
     pthread_mutex_t lock;
     struct fetched *first, **last;
-    size_t count;
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &queue.first};
 
 void fetched_add(struct fetched *fetched) {
@@ -16,14 +15,13 @@ void fetched_add(struct fetched *fetched) {
     pthread_mutex_lock(&queue.lock);
     *queue.last = fetched;
     queue.last = &fetched->next;
-    queue.count++;
     pthread_mutex_unlock(&queue.lock);
 }
 
 struct fetched *fetched_take(size_t most) {
     pthread_mutex_lock(&queue.lock);
     struct fetched *first = queue.first, **end = &queue.first;
-    for (; most && *end; most--) end = &(*end)->next, queue.count--;
+    for (; most && *end; most--) end = &(*end)->next;
     struct fetched *rest = *end;
     if (end == &queue.first) first = NULL;
     *end = NULL;
@@ -32,5 +30,3 @@ struct fetched *fetched_take(size_t most) {
     pthread_mutex_unlock(&queue.lock);
     return first;
 }
-
-size_t fetched_waiting(void) { return __atomic_load_n(&queue.count, __ATOMIC_RELAXED); }

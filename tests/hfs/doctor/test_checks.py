@@ -241,6 +241,17 @@ def test_a_container_whose_mounts_are_its_own_is_a_note(tmp_path: Path, shared: 
     assert "container" not in found(namespaces.check(around, lambda: 0, (str(tmp_path / "none"),)))
 
 
+@pytest.mark.parametrize(
+    ("uid", "text"), [(0, "hfs run, and hfs mount with --io-mode overlay can"), (9, "hfs run can")]
+)
+def test_overlays_are_for_whom_the_kernel_lets_have_them(tmp_path: Path, uid: int, text: str) -> None:
+    around = made_up(tmp_path, uid=uid)
+    level, line = found(namespaces.check_overlays(around, lambda: ""))["overlays"]
+    assert (level, text in line) == ("good", True)
+    level, line = found(namespaces.check_overlays(around, lambda: "no such kernel"))["overlays"]
+    assert (level, "no overlays: no such kernel" in line) == ("note", True)
+
+
 # -- SOURCE -----------------------------------------------------------------------------------------------------------
 
 

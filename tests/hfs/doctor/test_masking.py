@@ -121,7 +121,7 @@ def test_no_name_gets_through_whatever_message_of_ours_it_was_put_into(masks: Ma
     said = 0
     for logger, message in own.messages():
         for name in HOSTILE:
-            text = message.with_values(name)
+            text = name.join(message.texts)
             for written in (line(logger, text), line("other.module", text), text):
                 shown = "\n".join(masks.line(each) for each in written.split("\n"))
                 assert not re.search("zqxj|vbnm", shown, re.IGNORECASE), (written, shown)
