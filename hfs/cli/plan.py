@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -66,7 +65,9 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
     --preprocess-rate and --local-rate of one node.
     """
     if plot is not None:
-        _check_plot(plot)
+        from hfs.cli import pictures
+
+        pictures.check(plot)
     counts = nodes_of(nodes)
     if imbalance:
         from hfs.cli.plan_imbalance import simulate
@@ -86,16 +87,6 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
         from hfs.cli.plan_plot import draw_epochs
 
         draw_epochs(found, plot)
-
-
-def _check_plot(file: str) -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--plot needs matplotlib: pip install matplotlib")
-    folder = os.path.dirname(os.path.abspath(file))
-    if not os.path.isdir(folder):
-        raise ConfigError(f"--plot {file}: {folder} is no directory")
-    if os.path.splitext(file)[1] not in {".png", ".svg", ".pdf"}:
-        raise ConfigError(f"--plot {file}: give a file that ends in .png, .svg or .pdf")
 
 
 def _inputs(

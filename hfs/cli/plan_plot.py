@@ -1,25 +1,15 @@
-"""The plots of `hfs plan` and `scripts/bench loading`. The only file of hfs that draws; needs matplotlib."""
+"""The pictures of `hfs plan`: epochs by nodes, and what moves between them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hfs.cli.pictures import new_figure, save
 from hfs.cli.plan_tables import TITLES
-from hfs.mountd.base.errors import ConfigError
 from hfs.policies.cluster.cost_model import WAYS
 
 COLOURS = {"direct": "#c0392b", "node_cache": "#e08e0b", "distributed": "#2e86c1", "locality": "#1e8449"}
-
-
-def new_figure(width: float, height: float) -> Any:  # noqa: ANN401 - matplotlib may be missing
-    """A figure that needs no screen."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def draw_epochs(found: Mapping[str, Any], file: str) -> None:
@@ -40,7 +30,7 @@ def draw_epochs(found: Mapping[str, Any], file: str) -> None:
     axis.set_ylabel("seconds of an epoch")
     axis.grid(visible=True, alpha=0.3)
     axis.legend()
-    _save(figure, file)
+    save(figure, file)
 
 
 def draw_imbalance(rows: Sequence[Mapping[str, Any]], file: str) -> None:
@@ -69,7 +59,7 @@ def draw_imbalance(rows: Sequence[Mapping[str, Any]], file: str) -> None:
     axis.set_ylabel("% of a global batch that moves")
     axis.set_ylim(bottom=0)
     axis.legend()
-    _save(figure, file)
+    save(figure, file)
 
 
 def _nodes_axis(axis: Any, nodes: Sequence[int]) -> None:  # noqa: ANN401 - matplotlib may be missing
@@ -77,10 +67,3 @@ def _nodes_axis(axis: Any, nodes: Sequence[int]) -> None:  # noqa: ANN401 - matp
     axis.set_xticks(nodes, [str(count) for count in nodes])
     axis.minorticks_off()
     axis.set_xlabel("nodes")
-
-
-def _save(figure: Any, file: str) -> None:  # noqa: ANN401 - matplotlib may be missing
-    try:
-        figure.savefig(file, dpi=120)
-    except OSError as error:
-        raise ConfigError(f"--plot {file}: cannot be written ({error.strerror}); give another FILE") from None

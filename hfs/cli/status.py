@@ -84,8 +84,10 @@ def status(
     if as_json:
         click.echo(json.dumps(found))
     elif plot is not None:
+        from hfs.cli import pictures
         from hfs.cli.traffic_plot import draw
 
+        pictures.check(plot)
         draw(client.history(), f"{found['mountpoint']}", plot)
     elif everything:
         _print_all(found)

@@ -1,6 +1,6 @@
 """The picture of `hfs status --plot`: throughput by origin over time, what is local, how long readers waited.
 
-By matplotlib, which is an extra. Three axes, one below the other, over the minutes before now.
+Three axes, one below the other, over the minutes before now.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hfs.cli.pictures import new_figure, save
 from hfs.mountd.base.errors import HfsError
 
 
@@ -17,15 +18,11 @@ class NoPlot(HfsError):
 
 
 def draw(looks: Sequence[Mapping[str, float]], title: str, path: str) -> None:
-    """Write the picture to `path`, whose ending says the format. Raises NoPlot."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise NoPlot("pictures need matplotlib: pip install matplotlib") from None
+    """Write the picture to `path`, which was checked. Raises NoPlot, ConfigError."""
     if len(looks) < 2:
         raise NoPlot("there is nothing to draw yet: the daemon has just begun; try again in some seconds")
     minutes, rates = _rates(looks)
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = new_figure(9, 7)
     above, middle, below = figure.subplots(3, 1, sharex=True)
     source, peers = rates["source_bytes"], rates["peer_bytes"]
     local = [max(0.0, read - one - other) for read, one, other in zip(rates["read_bytes"], source, peers, strict=True)]
@@ -51,10 +48,7 @@ def draw(looks: Sequence[Mapping[str, float]], title: str, path: str) -> None:
     below.set_xlabel("minutes ago")
     below.set_xlim(looks[0]["ago_s"] / 60, 0)  # of all three: the present is at the right
     figure.suptitle(title)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise NoPlot(f"{path}: {error}") from None
+    save(figure, path)
 
 
 def _rates(looks: Sequence[Mapping[str, float]]) -> tuple[list[float], dict[str, list[float]]]:

@@ -105,7 +105,7 @@ def unpack(buffer: Buffer, *, verify: bool = True) -> list[SampleEntry]:
         entries = [_entry(said, data[begin:]) for said in arrays]
         _refuse_overlaps([part for said in arrays for part in said["parts"]])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CodecError(f"its header is damaged ({error!r}); encode it again from its source") from None
+        raise CodecError(f"its header is damaged ({error}); encode it again from its source") from None
     if not entries:
         raise CodecError("there is no array in it")
     return entries

@@ -136,7 +136,7 @@ def decode_entry(entry: SampleEntry, wanted: WantedOutput, device: Device = None
     except Unencodable as error:
         raise CodecError(f"{entry.name}: its parts are damaged ({error})") from None
     except (ValueError, TypeError, LookupError, OverflowError, MemoryError) as error:
-        raise CodecError(f"{entry.name}: its header is damaged ({error!r})") from error
+        raise CodecError(f"{entry.name}: its header is damaged ({error}); encode it again from its source") from error
 
 
 def _usable(device: Device) -> tuple[Torch, Any]:

@@ -135,8 +135,8 @@ class Layout(SampleExtents):
             return cls._of(read)
         except LayoutError as error:
             raise LayoutError(f"{path}: damaged: {error}") from None
-        except (KeyError, IndexError, MemoryError) as error:
-            raise LayoutError(f"{path}: not a layout, or cut short ({error!r})") from None
+        except (KeyError, IndexError, MemoryError):
+            raise LayoutError(f"{path}: not a layout, or cut short") from None
 
     @classmethod
     def _of(cls, read: dict[str, Integers]) -> Self:

@@ -59,8 +59,10 @@ def mapped(path: str) -> dict[str, Integers]:
         return {name: _array(pages, info) for name, info in members.items()}
     except FileNotFoundError:
         raise LayoutError(f"{path}: no such file") from None
+    except OSError as error:
+        raise LayoutError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (
-        *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
+        *(EOFError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
         *(NotImplementedError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile),
     ) as error:
         raise LayoutError(f"{path}: not a layout, or cut short ({error})") from None

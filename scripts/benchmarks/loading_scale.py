@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from hfs.cli.plan_plot import new_figure
+from hfs.cli.pictures import new_figure
 from hfs.policies.cluster.cost_model import Job, costs
 from hfs.policies.cluster.locality import node_epoch
 from hfs.policies.cluster.placement import Nodes, keys, owners

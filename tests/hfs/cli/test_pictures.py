@@ -14,6 +14,9 @@ from click.testing import CliRunner
 from hfs.cli import cli, render
 from hfs.cli.learners import epochs_table, learners_table
 from hfs.cli.traffic_plot import draw
+from hfs.mountd.base.errors import ConfigError
+from tests.hfs.cli.running import hfs
+from tests.hfs.daemon import FakeCommands
 from tests.support.statuses import learner
 
 pytest.importorskip("matplotlib")
@@ -61,6 +64,15 @@ def test_traffic_is_told_in_minutes_ago(drawn: list[Any], tmp_path: Path) -> Non
     assert min(below.lines[0].get_xdata()) >= 0
     assert below.get_xlabel() == "minutes ago"
     assert outside(above.get_legend(), above)
+
+
+def test_a_picture_that_cannot_be_kept_is_refused_in_a_line(daemon: FakeCommands, tmp_path: Path) -> None:
+    for name, why in (("p.gif", "give a file that ends in .png"), ("none/p.png", "none is no directory")):
+        done = hfs("status", daemon.mountpoint, "--plot", tmp_path / name)
+        assert (done.exit_code, why in done.stderr) == (2, True)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot be written \(Is a directory\); give another"):
+        draw(looks(0), "/data", str(tmp_path / "folder.png"))
 
 
 def test_other_nodes_are_named_where_there_are_some(drawn: list[Any], tmp_path: Path) -> None:

@@ -186,6 +186,8 @@ def test_a_file_that_is_no_layout_says_so(tmp_path: Path) -> None:
         Layout.load(str(path))
     with pytest.raises(LayoutError, match="no such file"):
         Layout.load(str(tmp_path / "none"))
+    with pytest.raises(LayoutError, match=r"cannot be read \(Is a directory\)$"):
+        Layout.load(str(tmp_path))
     with pytest.raises(LayoutError, match="cannot be written"):
         layouts()[0].save(str(tmp_path / "none" / "x"))
 
