@@ -8,7 +8,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli.figures import duration, size
+from hfs.cli.figures import count, duration, size
 from hfs.cli.render import new_table, stdout
 from hfs.planning.planning import RATES
 from hfs.policies.cluster.cost_model import WAYS
@@ -37,7 +37,7 @@ def show(found: Mapping[str, Any]) -> None:
     table = _table("on how many nodes", "", "training waits for data", "twice as many gain < 10 %")
     for way in WAYS:
         counts: list[int | None] = [found["ways"][way][name] for name in ("waits_from", "gains_end")]
-        table.add_row(TITLES[way], *("never" if count is None else f"from {count:,} nodes" for count in counts))
+        table.add_row(TITLES[way], *("never" if least is None else f"from {count(least, 'node')}" for least in counts))
     console.print(table)
 
 

@@ -249,13 +249,13 @@ def _given_row(given: ServedMount) -> dict[str, Any]:
 def _print_list(rows: list[dict[str, Any]]) -> None:
     from rich.markup import escape
 
-    from hfs.cli.figures import figure
+    from hfs.cli.figures import count, size
     from hfs.cli.render import new_table, stdout
 
     table = new_table("", "mountpoint", "source", "process", "staged")
     for row in rows:
         staged = row.get("staged") or {}
-        shown = f"{figure('files', staged.get('files'))} files, {figure('bytes', staged.get('bytes'))}"
+        shown = f"{count(staged['files'], 'file')}, {size(staged['bytes'])}" if staged else "?"
         table.add_row(
             escape(printable(row["mountpoint"])),
             escape(printable(row["source"])),

@@ -45,7 +45,7 @@ def run_lines(status: Mapping[str, Any], *, is_joined: bool = False) -> list[str
         gave = f"the source gave {size(traffic['source_bytes'])} of {_read(traffic)} read{_spared(traffic)}"
         lines.append((f"meanwhile, to all who read the mount: {gave}" if is_joined else gave) + _besides(status))
     grown = " more" if is_joined else ""
-    lines.append(f"staged: {staged.get('files', 0):,} files{grown}, {size(staged.get('bytes', 0))}{grown}")
+    lines.append(f"staged: {count(staged.get('files', 0), 'file')}{grown}, {size(staged.get('bytes', 0))}{grown}")
     waits = _waited(_epochs(status.get("hints") or {}))
     if waits is not None:
         lines.append(f"learners waited {waits:.1%} of the time{_for(status)}")
@@ -74,7 +74,7 @@ def _head(status: Mapping[str, Any]) -> Iterator[str]:
 def _local(status: Mapping[str, Any]) -> Iterator[str]:
     staged = status.get("staged") or {}
     capacity = staged.get("capacity_bytes") or 0
-    text = f"{size(staged.get('bytes', 0))} in {staged.get('files', 0):,} files"
+    text = f"{size(staged.get('bytes', 0))} in {count(staged.get('files', 0), 'file')}"
     if 0 < capacity < _NO_LIMIT_BYTES:
         full = ": full" if staged.get("state") == "full" else ""
         text += f"; {size(staged.get('room_bytes', staged.get('bytes', 0)))} of {size(capacity)} used{full}"
@@ -169,7 +169,7 @@ def _learners(hints: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[s
     if not learners and waits is None:
         return
     told = "" if waits is None else f"; learners waited {waits:.1%} of the time{_for(status)}"
-    yield _line("learners", f"{len(learners)} follow an order{told}")
+    yield _line("learners", f"{len(learners)} {'follows' if len(learners) == 1 else 'follow'} an order{told}")
     worst = sorted(learners, key=lambda learner: -(_waited(_own(learner)) or 0.0))
     situation = situation_of(status)
     for learner in worst[:_LEARNERS]:
@@ -217,13 +217,14 @@ def _faults(status: Mapping[str, Any]) -> list[str]:
     faults |= {f"in the background ({name})": n for name, n in (status.get("background_faults") or {}).items()}
     if status.get("stale_served"):
         faults["stale_served"] = status["stale_served"]
-    return [f"{count:,} {name.replace('_', ' ')}" for name, count in faults.items()]
+    return [f"{name.replace('_', ' ')} ({number:,})" for name, number in faults.items()]
 
 
 def _wrong(status: Mapping[str, Any]) -> Iterator[str]:
     keeper = status.get("keeper") or {}
     if keeper.get("restarts"):
-        yield _line("restarted", f"{keeper['restarts']} times, last because it {keeper.get('last_end') or 'ended'}")
+        times = count(keeper["restarts"], "time")
+        yield _line("restarted", f"{times}, last because it {keeper.get('last_end') or 'ended'}")
     if faults := _faults(status):
         yield _line("faults", ", ".join(faults) + "; the log says more")
     yield from _metrics(status.get("monitoring") or {})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from hfs.cli.figures import duration, size
+from hfs.cli.figures import count, duration, size
 from hfs.cli.render import new_table, stdout
 from hfs.planning.recorded import Recorded
 from hfs.planning.simulating import Row, SimulationInputs, advice
@@ -26,7 +26,7 @@ def show(found: Recorded, inputs: SimulationInputs, made: Sequence[Row], best: R
     table = new_table("inputs", "", "value", "")
     table.columns[1].justify = "right"
     files = len(set(found.pieces.files.tolist()))
-    table.add_row("data", size(found.bytes), f"{files:,} files; a cache of {size(whole_bytes)} holds all")
+    table.add_row("data", size(found.bytes), f"{count(files, 'file')}; a cache of {size(whole_bytes)} holds all")
     order = "in the order of the names" if found.in_order else "in random order"
     table.add_row("epochs in the trace", f"{len(found.epochs)}", order)
     for name, title in _NAMES.items():

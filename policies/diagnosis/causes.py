@@ -139,7 +139,7 @@ def _source_hangs(s: Situation) -> Finding | None:
         "source-hangs",
         max(_source_share(s), WORTH),
         "the source does not answer, and says no error: who reads from it waits, what is staged can be read",
-        f"{s.source_calls_hanging:,} calls are at the source for longer than a call takes",
+        f"calls that are at the source for longer than a call takes: {s.source_calls_hanging:,}",
         "see whether SOURCE answers (timeout 10 ls), and ask its servers; what waits goes on when it does",
     )
 
@@ -176,7 +176,7 @@ def _links(s: Situation) -> Finding | None:
         "links",
         max(WORTH, _source_share(s)),
         "symbolic links lead past the mount: what is read through them is read from the shared file system directly",
-        f"{s.absolute_links} absolute links, named in hfs status --json under source",
+        f"absolute links: {s.absolute_links:,}, named in hfs status --json under source",
         "mount over the source (hfs run without --at), or make the links relative",
     )
 
@@ -202,7 +202,7 @@ def _handles(s: Situation) -> Finding | None:
         "handles",
         WORTH,
         "files were opened before they were staged, and are read through the daemon as long as they stay open",
-        f"{s.slow_handles} such files are open",
+        f"such files that are open: {s.slow_handles:,}",
         "open them again at the beginning of an epoch (in PyTorch: persistent_workers=False, or reopen in the dataset)",
     )
 

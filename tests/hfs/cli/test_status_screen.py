@@ -132,7 +132,7 @@ def test_a_full_cache_is_told_by_what_it_uses() -> None:
 def test_a_source_that_answers_with_errors_is_told() -> None:
     source = {"path": "/lustre/images", "errors": 2, "failure": "Transport endpoint is not connected"}
     text = "\n".join(screen({**STATUS, "source": source}))
-    assert "faults        2 source errors" in text
+    assert "faults        source errors (2)" in text
     assert "seen: failed operations: 2, the last one with: Transport endpoint is not connected" in text
 
 
@@ -154,8 +154,20 @@ def test_inode_numbers_that_change_are_told() -> None:
 def test_faults_and_crashes_are_told() -> None:
     status = {**STATUS, "faults": {"push_errors": 3, "short_replies": 0}, "keeper": {"restarts": 2, "last_end": "fell"}}
     text = "\n".join(screen(status))
-    assert "faults        3 push errors; the log says more" in text
+    assert "faults        push errors (3); the log says more" in text
     assert "restarted     2 times, last because it fell" in text
+
+
+def test_one_is_told_as_one() -> None:
+    one = {**learner(0, 1.0), "world": 1}
+    staged = {"files": 1, "bytes": 9, "state": "ok"}
+    told = {"staged": staged, "hints": {"learners": [one]}, "faults": {"push_errors": 1}, "keeper": {"restarts": 1}}
+    text = "\n".join([*screen({**STATUS, **told}), *run_lines({**STATUS, **told})])
+    assert "9 B in 1 file\n" in text.replace(";", "\n")
+    assert "staged: 1 file, 9 B" in text
+    assert "1 follows an order" in text
+    assert "push errors (1)" in text
+    assert "restarted     1 time, last because it ended" in text
 
 
 def test_metrics_have_a_line_where_they_were_asked_for() -> None:
