@@ -1,6 +1,7 @@
 """Where makers of overlays and the daemon meet: the directory `overlays` in the cache directory.
 
     number    decimal text, another one whenever new overlays are to be made; put in place by rename
+    device    of the mount, as mountinfo has it
     top       an empty directory that stands for the root of the mount
     maker-*   see `makers`
 
@@ -23,7 +24,8 @@ from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
 from hfs.mountd.cache.objects import Disk, Health, Threads
 from hfs.mountd.core.cache_directory import OVERLAYS
 
-_NUMBER, _NEXT, _TOP = "number", "number-next", "top"
+_NUMBER, _DEVICE, _NEXT, _TOP = "number", "device", "number-next", "top"
+_CONNECTIONS = "/sys/fs/fuse/connections"
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _LARGEST = 1 << 62
@@ -88,9 +90,10 @@ class Generation:
             self._health.failed(error, "looking for overlays")
             return UNKNOWN
 
-    async def begin(self, root: Attributes, *, is_new: bool) -> OverlaysFound:
-        """Have the directory made. `root`: of the mount; `is_new`: nobody has served it before. Raises OSError."""
-        return await self._threads.sweep(self._begun, root, is_new)
+    async def begin(self, root: Attributes, device: str = "", *, is_new: bool) -> OverlaysFound:
+        """Have the directory made. `root`, `device`: of the mount, empty: not known; `is_new`: nobody has served it
+        before. Raises OSError."""
+        return await self._threads.sweep(self._begun, root, device, is_new)
 
     async def clear(self) -> None:
         """Nobody has served the mount before: what killed makers have made is not in use any more."""
@@ -109,6 +112,8 @@ class Generation:
 
     def _find(self) -> OverlaysFound:
         with self._opened() as directory:
+            if _has_gone(_read(directory, _DEVICE)):  # and with it all that lay over it
+                remove_left(directory)
             return _found(directory)
 
     def _look(self) -> Makers:
@@ -119,20 +124,23 @@ class Generation:
         with self._opened() as directory:
             remove_left(directory)
 
-    def _begun(self, root: Attributes, is_new: bool) -> OverlaysFound:
+    def _begun(self, root: Attributes, device: str, is_new: bool) -> OverlaysFound:
         with self._opened(make=True) as directory:
             _make_top(directory, root)
             if is_new:
                 remove_left(directory)
+            elif _read(directory, _DEVICE) != device.encode():
+                device = ""  # it was made anew, and something may lie over the one before
+            _write(directory, _DEVICE, device)
             found = _found(directory)
-            _write(directory, found.number)
+            _write(directory, _NUMBER, str(found.number))
             return found
 
     def _moved(self, number: int, root: Attributes | None) -> None:
         with self._opened(make=True) as directory:
             if root is not None:
                 _make_top(directory, root)
-            _write(directory, number)
+            _write(directory, _NUMBER, str(number))
 
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
@@ -152,14 +160,25 @@ class Generation:
 
 def _found(directory: int) -> OverlaysFound:
     makers, number = read_makers(directory), 1
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        number = max(1, int(_read(directory)))
+    with contextlib.suppress(ValueError):
+        number = max(1, int(_read(directory, _NUMBER)))
     return OverlaysFound(min(max(number, makers.newest), _LARGEST), makers)
 
 
-def _read(directory: int) -> bytes:
-    with open(os.open(_NUMBER, os.O_RDONLY | _SAFELY, dir_fd=directory), "rb") as file:
-        return file.read(20)
+def _has_gone(device: bytes) -> bool:
+    """Whether the kernel has no mount of this device any more, in whatever namespace, not even below an overlay. False
+    where it does not say."""
+    minor = device.rpartition(b":")[2]
+    return minor.isdigit() and os.path.ismount(_CONNECTIONS) and not os.path.exists(f"{_CONNECTIONS}/{int(minor)}")
+
+
+def _read(directory: int, name: str) -> bytes:
+    """Empty: it is not there."""
+    try:
+        with open(os.open(name, os.O_RDONLY | _SAFELY, dir_fd=directory), "rb") as file:
+            return file.read(20)
+    except FileNotFoundError:
+        return b""
 
 
 def _make_top(directory: int, root: Attributes) -> None:
@@ -175,10 +194,10 @@ def _make_top(directory: int, root: Attributes) -> None:
         os.close(fd)
 
 
-def _write(directory: int, number: int) -> None:
+def _write(directory: int, name: str, text: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(_NEXT, dir_fd=directory)
     fd = os.open(_NEXT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o600, dir_fd=directory)
     with open(fd, "w") as file:
-        file.write(str(number))
-    os.rename(_NEXT, _NUMBER, src_dir_fd=directory, dst_dir_fd=directory)
+        file.write(text)
+    os.rename(_NEXT, name, src_dir_fd=directory, dst_dir_fd=directory)

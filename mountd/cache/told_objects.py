@@ -73,9 +73,9 @@ class ToldObjects:
         if found is not None:
             self._go_on(found, next_id)
 
-    async def begin(self, root: Attributes, *, is_new: bool) -> None:
+    async def begin(self, root: Attributes, device: str = "", *, is_new: bool) -> None:
         """Overlays may be made from now on; as of `Generation.begin`. Raises OSError."""
-        found = await self.generation.begin(root, is_new=is_new)
+        found = await self.generation.begin(root, device, is_new=is_new)
         if not self.on:
             self._go_on(found, 0)
         self.number, self.makers = max(self.number, found.number), found.makers

@@ -292,13 +292,15 @@ def _overlays(
     def missing() -> str | None:
         if not config.immutable:
             return "only with --immutable, since what was looked up once is not looked at again"
+        if os.geteuid() == 0 and not config.allow_other:
+            return "only with allow-other as root, since an overlay lets everybody in whom mode bits let in"
         if config.as_user is not None:
             return f"--as-user {config.as_user}: whoever makes overlays may read more"
         if (reason := names.permissions.why_opens_are_needed) is not None:
             return f"opens are needed: {reason}"
         return "somebody records what is read" if recorder.active else None
 
-    return Overlays(storage.cache, answers, storage.changed, missing, is_wanted=config.io_mode == "overlay")
+    return Overlays(storage.cache, answers, storage.changed, missing, is_wanted=config.wants_overlays)
 
 
 def _io_mode(

@@ -79,6 +79,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
             metrics,
             others=config.allow_other,
             reader=None if reader is None else reader.who.uid,
+            overlaid=config.wants_overlays and reader is None,
         )
         await permissions.start()
         yield NameService(namespace, permissions, xattrs, inherited, leaf_table)

@@ -110,7 +110,8 @@ async def open_service(
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             is_new = basics.journal.generation == 0
-            await files.overlays.begin(names.namespace.root.attributes, is_new=is_new)
+            device_of_mount = "" if basics.handover is None else basics.handover.device
+            await files.overlays.begin(names.namespace.root.attributes, device_of_mount, is_new=is_new)
             start_for_life(nursery, "overlays", files.overlays.run)
             if not is_new:
                 await storage.changed.hold(_BEGIN_S)  # before anything is answered

@@ -100,8 +100,9 @@ class Overlays:
         return held
 
     def is_asked(self, name: str) -> bool:
-        """Whether an overlay asks for an attribute of this name. What the source calls so is no business of it."""
-        return self._on and name.startswith(_PREFIXES)
+        """Whether an overlay asks for an attribute of this name. What the source calls so is no business of it, and not
+        shown: one that lies there asks on while nothing is told."""
+        return self._is_wanted and name.startswith(_PREFIXES)
 
     async def value(self, node: Node, name: str, uid: int) -> bytes | None:
         """Of an attribute that an overlay asks for, with the rights of user `uid`; None: `node` has none of that name.
@@ -110,9 +111,9 @@ class Overlays:
         if uid != os.geteuid():
             return None
         if wanted == "redirect":  # it was told that there is one: so there is, as long as it asks
-            place = self._promised.get(node.id) or await self._place(node)
+            place = self._promised.get(node.id) or (await self._place(node) if self._on else None)
             return os.fsencode(f"/{place}") if place is not None else None
-        if wanted != "metacopy":
+        if wanted != "metacopy" or not self._on:
             return None
         place = await self._place(node)
         if place is None:
@@ -138,15 +139,15 @@ class Overlays:
 
     # -- offering ----------------------------------------------------------------------------------------------------
 
-    async def begin(self, root: Attributes, *, is_new: bool) -> None:
-        """Tell from now on, if there is anything to be told. `root`: of the mount; `is_new`: nobody has served it
-        before."""
+    async def begin(self, root: Attributes, device: str, *, is_new: bool) -> None:
+        """Tell from now on, if there is anything to be told. `root`, `device`: of the mount; `is_new`: nobody has
+        served it before."""
         if not self._is_wanted or self.missing is not None:
             if is_new:
                 await self._telling.clear()
             return
         try:
-            await self._telling.begin(root, is_new=is_new)
+            await self._telling.begin(root, device, is_new=is_new)
         except OSError as error:
             self._fault = f"the cache directory cannot be written to: {error}"
             return

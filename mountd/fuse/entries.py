@@ -28,13 +28,19 @@ class EntryReplies:
     async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
         dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
-        while self._opening.changed.held:
+        while self._opening.changed.held or not self._may_show(dentry.node):
+            if dentry.node is not None:
+                await self._permissions.learn(dentry.node)
             await self._opening.changed.wait()
             dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
         if dentry.node is None:
             return _absent(self._namespace.freshness.valid_s(dentry.expires_s))
         self._namespace.holds.referenced(dentry.node)
         return self.entry(dentry.node, dentry.expires_s)
+
+    def _may_show(self, node: Node | None) -> bool:
+        """Not what an overlay would keep before it is known who may come there."""
+        return node is None or not self._permissions.is_overlaid or self._permissions.is_known_nowait(node)
 
     async def attributes(self, node_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a GETATTR."""

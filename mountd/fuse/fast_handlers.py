@@ -76,9 +76,11 @@ class FastHandlers:
             return (0, 0, None, valid_s) if valid_s else errno.ENOENT
         if not self._opening.is_tried(node):
             return None
-        namespace.holds.referenced(node)
         if not self._permissions.is_known_nowait(node):
+            if self._permissions.is_overlaid:
+                return None
             valid_s = 0.0
+        namespace.holds.referenced(node)
         return node.id, namespace.nodes.shown_inode(node), self._shown(node), valid_s
 
     def getattr(self, node_id: int) -> Entry | None:

@@ -73,10 +73,11 @@ class XattrReplies:
             raise
 
     async def names(self, node_id: int, asker: Asker) -> Sequence[bytes]:
-        """Of all attributes but our own. Raises SourceError."""
+        """Of all attributes but our own, and what overlays take for theirs. Raises SourceError."""
         node = self._namespace.node(node_id)
         await self._permissions.check_xattr(node, None, asker)
-        return await self._xattrs.names(node)
+        names = await self._xattrs.names(node)
+        return [name for name in names if not self._overlays.is_asked(os.fsdecode(name))]
 
     async def target(self, node_id: int, asker: Asker) -> bytes:
         """Where a symbolic link leads. Raises SourceError."""

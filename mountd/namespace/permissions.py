@@ -6,8 +6,9 @@ listing a directory, following a link and reading extended attributes. A "yes" i
 the node; a "no" is not kept. Names and attributes are not asked for: what stat(2) shows of a path that a user can name
 may be seen by whoever passes the mode bits of the directories above.
 
-A mount that is read without opens (stateless) could not ask: there is none where SOURCE needs it, and what is found to
-need it later, mounted below SOURCE, is shown to its owner alone. Event loop only.
+A mount that is read without opens (stateless), or through an overlay, which opens with our rights, could not ask: there
+is none where SOURCE needs it, and what is found to need it later, mounted below SOURCE, is shown to its owner alone.
+Event loop only.
 """
 
 from __future__ import annotations
@@ -59,9 +60,11 @@ class Permissions:
         *,
         others: bool,
         reader: int | None = None,
+        overlaid: bool = False,
     ) -> None:
         """`others`: users besides the one who has mounted may come here at all (allow-other). `reader`: the user as
-        whom the source is read, if that is not the daemon's: what the source lets us do it lets him do."""
+        whom the source is read, if that is not the daemon's: what the source lets us do it lets him do. `overlaid`:
+        overlays are offered, unless SOURCE itself needs to be asked."""
         self._metadata = metadata
         self._as_user = as_user
         self._answers = answers
@@ -73,12 +76,16 @@ class Permissions:
         """File system -> why its users are asked for; None: its mode bits and POSIX ACLs say all."""
         self._impossible: str | None = None
         self._told = False
+        self._may_be_overlaid = overlaid
+        self.is_overlaid = False
+        """Overlays may lie over the mount, each of which keeps the attributes that it was shown at a look-up."""
 
     async def start(self) -> None:
         """Look at SOURCE. Raises ConfigError if its users have to be asked for, and cannot."""
         if not self._others:
             return
         reason = await self._reason(self._root)
+        self.is_overlaid = self._may_be_overlaid and reason is None
         self._impossible = why_impossible()
         if reason is not None and self._impossible is not None:
             raise ConfigError(
@@ -114,7 +121,8 @@ class Permissions:
     def shown(self, node: Node, *, stateless: bool) -> Attributes:
         """The attributes of `node`, as narrow as they must be where opens do not reach us."""
         attributes = node.attributes
-        if not self._others or not stateless or self._reasons.get(attributes.system) is None:
+        is_free = self._reasons.get(attributes.system, "" if self.is_overlaid else None) is None
+        if not self._others or is_free or not (stateless or self.is_overlaid):
             return attributes
         return attributes._replace(mode=attributes.mode & ~_OTHERS)
 

@@ -32,6 +32,11 @@ _MS_REC, _MS_SLAVE = 16384, 1 << 19  # <sys/mount.h>
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 SOCKET_XATTR = "user.hfs.socket"
 """Where the daemon of a mount is asked: an attribute of its root, which the empty first layer covers."""
+_ACL = "system.posix_acl_access"
+_LARGEST = 1 << 62
+"""No daemon calls a generation by a larger number."""
+_TEXT_BYTES = 255
+"""The longest text that fsconfig(2) takes."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -63,9 +68,10 @@ class Layers(NamedTuple):
         """0: there is none. Never raises."""
         try:
             with open(self.number, "rb") as file:
-                return int(file.read(20) or b"0")
+                number = int(file.read(20) or b"0")
         except (OSError, ValueError):
             return 0
+        return number if 0 < number <= _LARGEST else 0
 
 
 def put(layers: Layers, place: str, made: Callable[[str, int], object] = lambda _root, _number: None) -> None:
@@ -155,13 +161,24 @@ def _made_below(layers: Layers, place: str) -> int:
 
 def _made(layers: Layers, place: str) -> int:
     """A descriptor of it, over the mount that is seen at `place`."""
-    root = _root_of(place, layers.device)
-    try:
+    with contextlib.ExitStack() as stack:
+        root = _root_of(place, layers.device)
+        stack.callback(os.close, root)
         names = f"/proc/self/fd/{root}"
-        _show_socket(names, layers.top)
-        return _overlay(layers, names)
-    finally:
-        os.close(root)
+        top, objects = _short(layers.top, stack), _short(layers.objects, stack)
+        _show_socket(names, top)
+        if os.geteuid() == 0:  # who is not owns that directory, and is alone in his namespace
+            _show_acl(names, top)
+        return _overlay(layers, (top, names), objects)
+
+
+def _short(path: str, stack: contextlib.ExitStack) -> str:
+    """A path of this directory that fsconfig(2) takes, until the stack is left."""
+    if len(os.fsencode(path)) <= _TEXT_BYTES:
+        return path
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    stack.callback(os.close, descriptor)
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _root_of(place: str, device: str) -> int:
@@ -188,14 +205,30 @@ def _show_socket(names: str, top: str) -> None:
         os.setxattr(top, SOCKET_XATTR, socket)
 
 
-def _overlay(layers: Layers, names: str) -> int:
+def _show_acl(names: str, top: str) -> None:
+    """Whom the root of the mount lets in beyond its mode bits, of which those of the group are a mask then, or keeps
+    out. Raises OSError where that cannot be said."""
+    try:
+        acl = os.getxattr(names, _ACL)
+    except OSError as error:
+        if error.errno not in {errno.ENODATA, errno.EOPNOTSUPP}:
+            raise
+        with contextlib.suppress(OSError):  # a file system without any
+            os.removexattr(top, _ACL)
+    else:
+        os.setxattr(top, _ACL, acl)
+
+
+def _overlay(layers: Layers, names: tuple[str, ...], objects: str) -> int:
+    """The uppermost of `names` first."""
     context = _call(_FSOPEN, b"overlay", _FSOPEN_CLOEXEC)
     try:
         is_ours = attributes() == "trusted"
-        options: list[tuple[bytes, bytes | None]] = [(b"source", os.fsencode(layers.source)), (b"ro", None)]
+        source = os.fsencode(layers.source)[:_TEXT_BYTES]
+        options: list[tuple[bytes, bytes | None]] = [(b"source", source), (b"ro", None)]
         options += [(b"metacopy", b"on"), (b"redirect_dir", b"follow")] if is_ours else [(b"userxattr", None)]
-        options += [(b"lowerdir+", os.fsencode(layer)) for layer in (layers.top, names)]
-        options += [(b"datadir+", os.fsencode(layers.objects))]
+        options += [(b"lowerdir+", os.fsencode(layer)) for layer in names]
+        options += [(b"datadir+", os.fsencode(objects))]
         for name, value in options:
             _call(_FSCONFIG, context, _SET_FLAG if value is None else _SET_STRING, name, value, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)

@@ -380,3 +380,8 @@ class Config(Telling, frozen=True, kw_only=True):
             "read. A node whose cores are all busy may be silent for seconds.",
         ),
     ] = 10.0
+
+    @property
+    def wants_overlays(self) -> bool:
+        """They are offered where they can be, so that some may lie over the mount."""
+        return self.immutable and self.io_mode == "overlay"

@@ -169,8 +169,10 @@ int overlay_answer(int device, const struct fuse_in_header *header, const char *
         reply_place(&look, number);
         return 1;
     }
-    if (!leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
-    if (place.seen.size > LARGEST_SMALL) return 0; /* of several chunks, perhaps */
+    if (!leaves_place(header->nodeid, monotonic_ns(), &place) || place.seen.size > LARGEST_SMALL /* of several chunks, perhaps */) {
+        if (!look.is_redirect) take_back(header->nodeid); /* Python promises another one, perhaps */
+        return 0;
+    }
     look.number = staged_find(&place.seen, &checksum);
     int is_left = look.number && staged_committed(look.number, &look.object) ? is_as_left_now(&look.object) : 0;
     if (is_left >= 0 || !looks_add(&look)) overlay_looked(&look, is_left > 0);

@@ -84,7 +84,7 @@ def test_the_directory_is_for_us_alone_and_its_top_looks_like_the_root(tmp_path:
             assert (stat.S_IMODE(top.st_mode), top.st_uid, top.st_mtime_ns) == (0o1777, owner, root.mtime_ns)
             await staging.telling.generation.move(7)
             assert Path(staging.telling.generation.number).read_text() == "7"
-            assert sorted(os.listdir(folder)) == ["number", "top"]
+            assert sorted(os.listdir(folder)) == ["device", "number", "top"]
         # What lies there belongs to others, and has their mode: the next daemon takes the cache all the same.
         async with healthy_staging(tmp_path) as staging:
             assert await staging.telling.generation.begin(ROOT, is_new=False) == (7, Makers())
@@ -103,5 +103,30 @@ def test_whatever_the_number_is_the_next_is_larger_than_any_maker_knows(tmp_path
             found = await staging.telling.generation.begin(ROOT, is_new=False)
             assert 9 <= found.number <= 1 << 62
             assert found.makers == Makers(1, 3, 9, 9)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("device", "has_gone"), [("0:77", True), ("0:78", False), ("", False)])
+def test_what_killed_makers_have_left_counts_as_long_as_the_kernel_has_the_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, has_gone: bool
+) -> None:
+    connections = tmp_path / "connections"
+    connections.mkdir()
+    (connections / "78").mkdir()
+    monkeypatch.setattr("hfs.mountd.cache.generation._CONNECTIONS", str(connections))
+    monkeypatch.setattr("os.path.ismount", lambda path: path == str(connections))
+
+    async def main() -> None:
+        cache = tmp_path / "cache"
+        async with healthy_staging(cache) as staging:
+            await staging.telling.begin(ROOT, device, is_new=True)
+            maker = FakeMaker(cache)
+            maker.tell(1, 1)
+            maker.kill()
+        async with healthy_staging(cache) as staging:  # as another daemon that lacks room opens it, or a command
+            assert (staging.telling.makers.oldest is None) == has_gone
+            await staging.telling.begin(ROOT, device, is_new=False)
+            assert (staging.telling.makers.files == 0) == has_gone
 
     run(main)

@@ -27,7 +27,7 @@ class Plane:
     """With one staged leaf, of object 5."""
 
     def __init__(self, kernel: Kernel, leaves: PlaneLeaves, objects: Path) -> None:
-        self.kernel, self.objects = kernel, objects
+        self.kernel, self.leaves, self.objects = kernel, leaves, objects
         self.answers = XattrAnswers()
         self.answers.tell_overlays(True)
         (objects / "05").mkdir(parents=True)
@@ -96,6 +96,14 @@ def test_what_is_to_go_is_told_no_more_but_who_heard_of_it_finds_it(plane: Plane
     plane.answers.tell_again([5, 6])
     assert plane.told(METACOPY) == [b""]
     assert plane.heard() == [5]
+
+
+def test_what_python_is_asked_for_next_python_says_all_of(plane: Plane) -> None:
+    """The other object, perhaps, that it has by now."""
+    assert plane.told(METACOPY) == [b""]
+    plane.leaves.take(3, b"a")
+    assert plane.told(REDIRECT) == [b"/05/5"], "its look-up would fail"
+    assert plane.told(METACOPY, REDIRECT) == [None, None]
 
 
 def test_one_that_was_changed_is_told_to_nobody(plane: Plane) -> None:

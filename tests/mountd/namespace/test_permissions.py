@@ -31,7 +31,7 @@ TTL_S = 60.0
 class World:
     """A source of one kind, and an answer for every question: None is yes."""
 
-    def __init__(self, kind: FileSystemSeen = NFS, *, others: bool = True) -> None:
+    def __init__(self, kind: FileSystemSeen = NFS, *, others: bool = True, overlaid: bool = False) -> None:
         self.kind = kind
         self.looked = 0
         self.moved = False
@@ -41,7 +41,8 @@ class World:
         self.metrics = Metrics()
         clock = trio.current_time
         answers = Answers(Silence(self.metrics, clock, strict=False), clock, ttl_s=TTL_S)
-        self.permissions = Permissions(self, self, answers, self.root, self.metrics, others=others)  # type: ignore[arg-type]  # fakes
+        options = {"others": others, "overlaid": overlaid}
+        self.permissions = Permissions(self, self, answers, self.root, self.metrics, **options)  # type: ignore[arg-type]  # fakes
 
     async def kind_of(self, directory: bytes, name: bytes, device: int) -> FileSystemSeen:
         self.looked += 1
@@ -172,6 +173,22 @@ async def test_each_file_system_is_looked_at_once() -> None:
     assert stat.S_IMODE(world.permissions.shown(node(device=2), stateless=True).mode) == 0o600
     assert stat.S_IMODE(world.permissions.shown(node(device=2), stateless=False).mode) == 0o644
     assert stat.S_IMODE(world.permissions.shown(node(device=1), stateless=True).mode) == 0o644
+
+
+async def test_below_overlays_nothing_is_shown_that_is_not_known() -> None:
+    world = World(EXT4, overlaid=True)
+    await world.permissions.start()
+    assert world.permissions.is_overlaid
+    for device, kind, then in ((2, NFS, 0o600), (3, EXT4, 0o644)):
+        world.kind, other = kind, node(device=device)
+        assert stat.S_IMODE(world.permissions.shown(other, stateless=False).mode) == 0o600
+        await world.permissions.learn(other)
+        assert stat.S_IMODE(world.permissions.shown(other, stateless=False).mode) == then
+    assert stat.S_IMODE(world.permissions.shown(node(device=1), stateless=False).mode) == 0o644
+    asking = World(NFS, overlaid=True)
+    await asking.permissions.start()
+    assert not asking.permissions.is_overlaid
+    assert stat.S_IMODE(asking.permissions.shown(node(device=2), stateless=False).mode) == 0o644
 
 
 async def test_where_it_is_impossible_others_are_not_let_in(monkeypatch: pytest.MonkeyPatch, logs: Logs) -> None:
