@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.hints.plan_registry import PlanRegistry
-from hfs.mountd.wire.protocol import Failure, Join, Result
+from hfs.mountd.wire.protocol import Failure, Join, Result, packed
 
 MAX_LEARNERS = 256
 """Connections of root and the owner of the mount: sixteen processes with sixteen samplers each."""
@@ -99,30 +101,23 @@ class Learners:
         self.plans.forget_idle()
         self._changed()
 
-    def shown(self, reader: Credentials | None = None) -> dict[str, Any]:
-        """Learners now and before, and layouts; all, or those of one user."""
-        sessions = [one for one in self._sessions.values() if reader in (None, one.reader)]
-        return self._shown(reader, [one.shown() for one in sessions])
-
     async def status(self, reader: Credentials | None) -> dict[str, Any]:
-        """The same for `hfs status`, in slices."""
-        learners: list[dict[str, Any]] = []
+        """For `hfs status`, in slices: learners now and before, each packed, and layouts; of one user, or all."""
+        learners: list[msgspec.Raw] = []
+        past: list[msgspec.Raw] = []
 
         def steps() -> Iterator[None]:
             for session in list(self._sessions.values()):
                 if reader in (None, session.reader) and session.number in self._sessions:
-                    learners.append(session.shown())
+                    learners.append(packed(session.shown()))
+                    yield
+            for whose, figures in self._past:
+                if reader in (None, whose):
+                    past.append(packed(figures))
                     yield
 
         await self.plans.slices.carry_out(steps())
-        return self._shown(reader, learners)
-
-    def _shown(self, reader: Credentials | None, learners: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "learners": learners,
-            "past": [figures for whose, figures in self._past if reader in (None, whose)],
-            "layouts": self.plans.shown(reader),
-        }
+        return {"learners": learners, "past": past, "layouts": self.plans.shown(reader)}
 
 
 def _uid(reader: Credentials | None) -> int | None:

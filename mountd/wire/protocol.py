@@ -273,12 +273,17 @@ _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _encoder = msgspec.msgpack.Encoder()
 
 
+def packed(value: object) -> msgspec.Raw:
+    """What a message may have in the place of `value`, whose texts are UTF-8: of many, each in a step of its own."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
 def encode(message: Message) -> bytes:
     """The frame of a message, header included. Raises ProtocolError when it is longer than MAX_FRAME_BYTES."""
     try:
         body = _encoder.encode(message)
     except UnicodeEncodeError:  # a path that is not UTF-8 went into a text field, for example of status
-        body = _encoder.encode(_printable(msgspec.to_builtins(message, builtin_types=(bytes,))))
+        body = _encoder.encode(_printable(msgspec.to_builtins(message, builtin_types=(bytes, msgspec.Raw))))
     if len(body) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is longer than {MAX_FRAME_BYTES}; send it in parts")
     return len(body).to_bytes(HEADER_BYTES, "big") + body

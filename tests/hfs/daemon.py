@@ -60,7 +60,7 @@ class FakeCommands:
             "read_bytes": {"staged": 3_000_000, "source": 1_000_000},
             "readers": [{"pid": 17 + i, "command": "python", "reads": 9, "bytes": 1_870_000 - i} for i in range(9)],
             "readers_unknown": None,
-            "hints": self.learners.shown(),
+            "hints": await self.learners.status(reader),
             "staged": {"files": 2, "bytes": 30, "later": {"figure_s": 90.0}},
             "config": {"ttl": {"value": 60.0, "origin": "default"}},
             "counters": {"x": {"value": 1, "meaning": "y"}},

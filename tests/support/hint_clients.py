@@ -41,7 +41,7 @@ class HintCommands(FakeCommands):
 
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         await trio.lowlevel.checkpoint()
-        return {"hints": self.learners.shown()}
+        return {"hints": await self.learners.status(reader)}
 
     async def record(self, report: Report) -> Result:
         recording = self.recorder.start()

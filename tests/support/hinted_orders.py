@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.hints.learners import HintSession
+from hfs.mountd.hints.learners import HintSession, Learners
 from hfs.mountd.wire.hints import (
     LayoutFrame,
     LayoutPart,
@@ -76,3 +78,9 @@ async def joined(
 async def told(learner: HintSession, message: LearnerMessage) -> None:
     answer = await learner.receive(message)
     assert not isinstance(answer, Failure), answer
+
+
+async def shown(learners: Learners, reader: Credentials | None = None) -> dict[str, Any]:
+    """What `hfs status` is told of them."""
+    told: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(await learners.status(reader)))
+    return told

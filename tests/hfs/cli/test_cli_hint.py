@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import h5py
 import numpy as np
@@ -131,7 +132,7 @@ def test_orders_that_cannot_be(tmp_path: Path, daemon: FakeCommands, values: Any
     assert result.exit_code == 2
     assert str(order) in result.stderr
     assert fault in result.stderr
-    assert not daemon.learners.shown()["learners"]
+    assert not len(daemon.learners)
 
 
 def test_other_bad_input(tmp_path: Path, daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +249,7 @@ HINTS = {
 
 def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("show").stdout == "no hints\n"
-    monkeypatch.setattr(daemon.learners, "shown", lambda: HINTS)
+    monkeypatch.setattr(daemon.learners, "status", AsyncMock(return_value=HINTS))
     assert json.loads(run("show", "--json").stdout) == HINTS
     words = " ".join(run("show").stdout.split())
     assert "train, rank 1 of 2 77 3 4 of 1,280 123 50.0% 5.00 MB 1 min 30 s" in words
@@ -260,7 +261,7 @@ def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     assert "hints" not in status.stdout
     assert "*:" not in words
     learner = {**HINTS["learners"][0], "only_given": True}
-    monkeypatch.setattr(daemon.learners, "shown", lambda: {**HINTS, "learners": [learner]})
+    monkeypatch.setattr(daemon.learners, "status", AsyncMock(return_value={**HINTS, "learners": [learner]}))
     words = " ".join(run("show").stdout.split())
     assert "train, rank 1 of 2 77 3 4 * 123 50.0% 5.00 MB -" in words
     assert (

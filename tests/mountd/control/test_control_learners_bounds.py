@@ -22,6 +22,7 @@ from hfs.mountd.wire.protocol import Failure, Join, Message, Record, Result, Tou
 from tests.conftest import Logs
 from tests.support.fake_commands import run
 from tests.support.hint_clients import daemon, layout_parts, order, order_parts
+from tests.support.hinted_orders import shown
 
 
 def test_times_that_are_none_are_not_taken(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_times_that_are_none_are_not_taken(tmp_path: Path) -> None:
                 await client.say(Waited(0, wrong, 1.0, 1.0, 5), Waited(0, 1.0, wrong, 1.0), Waited(0, 1.0, 1.0, wrong))
             await client.say(Waited(0, 1.0, 2.0, 3.0, -4), order([1], 1))
             assert isinstance(await client.heard(), Result)
-            (learner,) = served.commands.learners.shown()["learners"]
+            (learner,) = (await shown(served.commands.learners))["learners"]
             assert [(each["exposed_s"], each["batches"]) for each in learner["epochs"]] == [(0.0, 0), (0.0, 0)]
             await served.lives()
 

@@ -26,7 +26,7 @@ from hfs.mountd.wire.protocol import Failure, Join
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
-from tests.support.hinted_orders import SIZE, joined, list_of, order, samples_of, source_of, told
+from tests.support.hinted_orders import SIZE, joined, list_of, order, samples_of, shown, source_of, told
 from tests.support.read_parts import CHUNK, Parts, daemon
 
 
@@ -277,7 +277,7 @@ async def test_a_learner_that_leaves_takes_its_orders_with_it() -> None:
         had = len(parts.source.reads)
         await trio.sleep(100)
         assert len(parts.source.reads) <= had + 16
-        assert parts.learners.shown()["learners"] == []
+        assert (await shown(parts.learners))["learners"] == []
 
 
 async def test_the_figures_of_epochs_are_kept_when_the_learner_has_gone() -> None:
@@ -290,7 +290,7 @@ async def test_the_figures_of_epochs_are_kept_when_the_learner_has_gone() -> Non
         await told(learner, Waited(3, 0.5, 10.0, 0.25, 7, 2, 1 << 70))
         await told(learner, Over(3))
         learner.leave()
-        (past,) = parts.learners.shown()["past"]
+        (past,) = (await shown(parts.learners))["past"]
         (epoch,) = past["epochs"]
         assert (epoch["epoch"], epoch["exposed_s"], epoch["compute_s"], epoch["batches"]) == (3, 0.5, 10.0, 7)
         assert (epoch["workers"], epoch["cores"]) == (2, 16)

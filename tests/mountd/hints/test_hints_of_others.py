@@ -13,7 +13,7 @@ from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Failure, Join
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
-from tests.support.hinted_orders import joined, list_of, order, samples_of, source_of, told
+from tests.support.hinted_orders import joined, list_of, order, samples_of, shown, source_of, told
 from tests.support.read_parts import CHUNK, Parts, daemon
 
 ANN, BOB = Credentials(1000, 1000, (7,)), Credentials(1001, 1000, ())
@@ -36,7 +36,7 @@ async def test_only_what_a_reader_may_read_is_fetched(logs: Logs) -> None:
     async with daemon(source_of(6), workers=1) as parts:
         learner = await follows(parts, 6, {0, 2, 5})
         assert fetched(parts) == [b"d/0", b"d/2", b"d/5"]
-        (layout,) = parts.learners.shown(ANN)["layouts"]
+        (layout,) = (await shown(parts.learners, ANN))["layouts"]
         assert layout["missing"] == 3
         assert parts.built.asked == [(ANN.uid, b"%d" % number) for number in range(6)], "each once"
         learner.leave()
@@ -78,7 +78,7 @@ async def test_what_links_name_is_fetched_if_it_may_be_read_and_reached(logs: Lo
         parts.built.closed = {(b"d", b"4")}
         learner = await follows(parts, 6, {0, 3})
         assert sorted(fetched(parts)) == [b"d/0", b"e/3"]
-        assert parts.learners.shown(ANN)["layouts"][0]["missing"] == 3
+        assert (await shown(parts.learners, ANN))["layouts"][0]["missing"] == 3
         learner.leave()
 
 
@@ -109,7 +109,7 @@ async def test_a_link_that_leads_out_is_no_failure(logs: Logs) -> None:
     source.link(b"d/2", 99, b"../../elsewhere")
     async with daemon(source, workers=1) as parts:
         learner = await follows(parts, 3, {0, 1})
-        (layout,) = parts.learners.shown(ANN)["layouts"]
+        (layout,) = (await shown(parts.learners, ANN))["layouts"]
         assert (layout["missing"], layout["outside"]) == (0, 1)
         assert learner.shown()["staged_share"] == 1.0
         learner.leave()
@@ -119,7 +119,7 @@ async def test_while_the_source_does_not_say_nothing_is_fetched_and_then_all_is(
     async with daemon(source_of(3), workers=1) as parts:
         learner = await follows(parts, 3, None)
         assert fetched(parts) == []
-        assert parts.learners.shown(ANN)["layouts"][0]["missing"] == 0
+        assert (await shown(parts.learners, ANN))["layouts"][0]["missing"] == 0
         parts.built.answers = {b"0", b"1", b"2"}
         await trio.sleep(60)
         assert sorted(fetched(parts)) == [b"d/0", b"d/1", b"d/2"]
@@ -136,11 +136,11 @@ async def test_the_same_layout_of_two_users_says_nothing_to_either(logs: Logs) -
         for number in range(4):
             parts.opening.close(await parts.open(b"d/%d" % number))
         assert second.shown()["staged_share"] == 0.0, "others have opened and closed what is staged"
-        assert [one["pid"] for one in parts.learners.shown(BOB)["learners"]] == [7]
-        assert len(parts.learners.shown()["learners"]) == 2
+        assert [one["pid"] for one in (await shown(parts.learners, BOB))["learners"]] == [7]
+        assert len((await shown(parts.learners))["learners"]) == 2
         first.leave()
         second.leave()
-        assert [len(parts.learners.shown(reader)["past"]) for reader in (ANN, BOB, None)] == [1, 1, 2]
+        assert [len((await shown(parts.learners, reader))["past"]) for reader in (ANN, BOB, None)] == [1, 1, 2]
 
 
 async def test_the_next_job_is_asked_for_anew(logs: Logs) -> None:
@@ -149,7 +149,7 @@ async def test_the_next_job_is_asked_for_anew(logs: Logs) -> None:
         (await follows(parts, 3, {0, 1, 2})).leave()
         assert len(parts.learners.plans) == 0
         learner = await follows(parts, 3, {1})
-        assert parts.learners.shown(ANN)["layouts"][0]["missing"] == 2
+        assert (await shown(parts.learners, ANN))["layouts"][0]["missing"] == 2
         learner.leave()
 
 

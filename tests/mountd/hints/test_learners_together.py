@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import msgspec
+import pytest
 import trio
 import trio.testing
 
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.hints import learners as learners_file
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.hints.learners import Learners
-from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
-from hfs.mountd.wire.protocol import Failure, Join, Result
+from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, Waited, encode_layout, layout_digest
+from hfs.mountd.wire.protocol import Failure, Join, Result, packed
 from tests.conftest import Logs
 
 BLOB = encode_layout(LayoutFrame(files=b"a\0b\0c"))
@@ -66,3 +69,37 @@ async def test_a_broken_copy_does_not_harm_who_brings_a_good_one(logs: Logs) -> 
     assert isinstance(answers[1], Result)
     assert learners[0].plan is None
     assert learners[1].plan is not None
+
+
+async def test_a_status_of_many_learners_has_a_step_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have gone too: of all of them together it would keep the event loop."""
+    owner = Learners(8 << 20, Metrics(), HeldThreads().run)
+    for number in range(40):
+        learner, _ = owner.join(Join(layout=layout_digest(BLOB), rank=number, world=40), 1)
+        assert learner is not None
+        await learner.receive(Waited(7, 1.0, 1.0, 1.0, 5))
+        if number >= 20:
+            learner.leave()
+    made, since = list[int](), [0]
+    carry_out = owner.plans.slices.carry_out
+
+    def counted(value: object) -> msgspec.Raw:
+        since[0] += 1
+        return packed(value)
+
+    async def steps_of(steps: Iterable[object]) -> None:
+        def each() -> Iterator[object]:
+            for step in steps:
+                made.append(since[0])
+                since[0] = 0
+                yield step
+
+        await carry_out(each())
+
+    monkeypatch.setattr(learners_file, "packed", counted)
+    monkeypatch.setattr(owner.plans.slices, "carry_out", steps_of)
+    status = await owner.status(None)
+    assert made == [1] * 40
+    assert since == [0], "nothing is left to be packed at the end"
+    assert [len(status[which]) for which in ("learners", "past")] == [20, 20]
+    assert all(isinstance(one, msgspec.Raw) for which in ("learners", "past") for one in status[which])

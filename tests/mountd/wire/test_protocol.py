@@ -27,6 +27,7 @@ from hfs.mountd.wire.protocol import (
     decode_request,
     encode,
     frame_bytes,
+    packed,
 )
 
 paths = st.lists(st.binary(max_size=30), max_size=5)
@@ -108,6 +109,14 @@ def test_a_message_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None
 def test_texts_that_are_not_utf8_are_escaped() -> None:
     reply = decode_reply(encode(Result(detail={"caf\udce9": ["\udce9", {"raw": b"\xe9"}]}))[HEADER_BYTES:])
     assert reply == Result(detail={"caf\\udce9": ["\\udce9", {"raw": b"\xe9"}]})
+
+
+def test_what_is_encoded_already_is_sent_as_it_is() -> None:
+    done = packed({"name": "caf\xe9", "raw": [b"\xe9"]})
+    for text in ("", "\udce9"):
+        reply = decode_reply(encode(Result(detail={"text": text, "done": [done]}))[HEADER_BYTES:])
+        shown = text.encode("utf-8", "backslashreplace").decode()
+        assert reply == Result(detail={"text": shown, "done": [{"name": "caf\xe9", "raw": [b"\xe9"]}]})
 
 
 def test_the_wire_does_not_change_unnoticed() -> None:
