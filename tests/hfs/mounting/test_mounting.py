@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
 from hfs.mounting import daemon_process, logs, mounting, processes
 from hfs.mounting.mounting import start, unmount
@@ -66,6 +67,7 @@ def test_where_another_user_has_made_the_place_of_the_log_there_is_none(
     (theirs := tmp_path / "c" / "logs-4243").mkdir()
     os.chown(theirs, 4242, 0)
     monkeypatch.setattr(os, "geteuid", lambda: 4243)
+    monkeypatch.setattr(socket_places, "_TMP", str(tmp_path))  # nor is anything left in the place of that user
     config = msgspec.structs.replace(config, cache=str(tmp_path / "c"), log_file=f"{theirs}/log")
     why = "belongs to user 4242, so no log is written; give another with --log-file PATH"
     assert logs.why_none(config) == f"{theirs} {why}"
