@@ -17,6 +17,7 @@ WRAPPED = {
     "leaves_driver": ("malloc", "calloc"),
     "staged_driver": ("malloc", "calloc", "fstat"),
     "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx"),
+    "looks_driver": ("malloc", "calloc", "pthread_create", "is_as_left", "overlay_looked"),
 }
 """Calls that each driver stands before."""
 SANITIZERS = {"addresses": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
@@ -101,3 +102,9 @@ def test_a_thread_that_hands_on_what_was_interrupted_while_the_queue_is_full_is_
 def test_threads_that_the_source_has_kept_come_back(build: Path, sanitizer: str) -> None:
     """As many as there may be hang, and once no thread can be had."""
     run(build, driver(build, sanitizer, "fetch_driver"), "hang", limit_s=50)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_threads_that_the_cache_disk_has_kept_look_on(build: Path, sanitizer: str) -> None:
+    """Whoever waits for them is answered meanwhile, once."""
+    run(build, driver(build, sanitizer, "looks_driver"), "hang", limit_s=50)

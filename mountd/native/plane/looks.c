@@ -6,7 +6,6 @@
  */
 #include "fetch.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 #define LOOKERS 4
@@ -68,20 +67,10 @@ static void *work(void *argument) {
 /* With the lock. Whether there is one at least. */
 static int start_missing(void) {
     int there = 0;
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* Python's own thread takes them */
     for (int number = 0; number < LOOKERS; number++) {
-        pthread_t thread;
-        if (!looks.has[number]) looks.has[number] = !pthread_create(&thread, &attributes, work, (void *)(intptr_t)number);
+        if (!looks.has[number]) looks.has[number] = !detached_start(work, number, STACK_BYTES);
         there |= looks.has[number];
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return there;
 }
 

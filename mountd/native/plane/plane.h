@@ -14,6 +14,7 @@
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   overlay.c   where an overlay over the mount finds what is staged
  *   looks.c     whether it is as it was left, where the disk has to be asked
+ *   detached.c  threads that nobody waits for
  *   answers.c   one request in, its reply out, or "ask Python"
  *   python.c    what Python may do with all that
  *
@@ -311,6 +312,10 @@ void looks_give_up(int64_t before_ns);       /* those that have waited since bef
 void looks_begin(void);
 void looks_end(void); /* nothing is answered any more when it returns */
 void overlay_looked(const struct look *look, int is_left); /* in overlay.c: answers */
+
+/* ---- detached.c --------------------------------------------------------------------------------------------------- */
+
+int detached_start(void *(*run)(void *), int number, size_t stack_bytes); /* 0, or an errno; `run` gets the number */
 
 /* ---- events.c ----------------------------------------------------------------------------------------------------- */
 

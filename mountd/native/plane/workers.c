@@ -8,7 +8,6 @@
 #include "fetch.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,19 +171,9 @@ static void *push(void *argument) {
 }
 
 static int start_one(void *(*run)(void *), int argument) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* Python's own thread takes them */
     __atomic_add_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
-    int error = pthread_create(&thread, &attributes, run, (void *)(intptr_t)argument);
+    int error = detached_start(run, argument, STACK_BYTES);
     if (error) __atomic_sub_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
     return error;
 }
 
