@@ -54,6 +54,7 @@ class Boundary:
 
     def make_room(self) -> None:
         """Another daemon takes the mount over."""
+        self.quota.stop()
         self.makes_room = True
 
 
@@ -91,8 +92,11 @@ def bounded(handler: _Handler) -> _Handler:
                 log.warning("%s answered with an I/O error: %s", handler.__name__, error)
             raise pyfuse3.FUSEError(number) from None
         except BaseExceptionGroup as group:  # the daemon stops, and something has failed on the way
-            if group.split((trio.Cancelled, Exception))[1] is not None:
+            waits, others = group.split(trio.Cancelled)
+            if others is not None and not isinstance(others, ExceptionGroup):
                 raise
+            if self.boundary.makes_room and waits is not None:
+                raise waits from None
             raise pyfuse3.FUSEError(errno.EIO) from None
         finally:
             self.boundary.quota.end(uid)

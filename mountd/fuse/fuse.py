@@ -127,6 +127,7 @@ class Fuse:
 
     def terminate(self) -> None:
         """Make `run` return: at once for new requests, after a moment for those that wait for a hung source."""
+        self._handlers.boundary.quota.stop()
         pyfuse3.terminate()
         self._serving.deadline = trio.current_time() + _LAST_ANSWERS_S
 

@@ -41,15 +41,15 @@ class _PutOff:
 class RequestQuota:
     """The requests that are served, and those that are put off, the oldest of each user first."""
 
-    def __init__(self, interrupts: Interrupts, metrics: Metrics, most: int = MAX_REQUESTS) -> None:
+    def __init__(self, interrupts: Interrupts, metrics: Metrics) -> None:
         self._interrupts = interrupts
         self._metrics = metrics
-        self._most = most
         self._served = 0
         self._of: Counter[int] = Counter()
         self._put_off: dict[int, OrderedDict[int, _PutOff]] = {}
         self._count = 0
         """Of those that are put off."""
+        self._stopped = False
 
     def begin(self, uid: int) -> None:
         """A request of this user is served. It needs an `end`."""
@@ -62,7 +62,7 @@ class RequestQuota:
         self._of[uid] -= 1
         if not self._of[uid]:
             del self._of[uid]
-        for other in list(self._put_off):
+        for other in () if self._stopped else list(self._put_off):
             for _ in range(2):
                 if other in self._put_off and self._has_room(other):
                     self._go_on(other)
@@ -79,6 +79,10 @@ class RequestQuota:
         self._interrupts.add(token, off)
         return True
 
+    def stop(self) -> None:
+        """No more requests are begun: what is put off stays so."""
+        self._stopped = True
+
     def give_up_all(self) -> None:
         """Nobody serves the mount any more: an error for all. Unanswered, a READ would keep its page locked."""
         for offs in list(self._put_off.values()):
@@ -86,7 +90,7 @@ class RequestQuota:
                 self.give_up(off, errno.EIO)
 
     def _has_room(self, uid: int) -> bool:
-        return self._of[uid] < self._most - self._served
+        return self._of[uid] < MAX_REQUESTS - self._served
 
     def _go_on(self, uid: int) -> None:
         _, off = self._put_off[uid].popitem(last=False)

@@ -23,7 +23,7 @@ from hfs.client.client import Client, find_socket
 from hfs.mountd.core.config import Config
 from hfs.mounting import mounting
 from scripts.benchmarks.plain_user import as_plain_user
-from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
+from tests.fuse.harness import Hfs, children, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.injection import injected, raising
 from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs
@@ -327,20 +327,13 @@ with open(sys.argv[1], "rb") as file:
     assert hfs.status()["config"]["ttl"]["value"] == 7
 
 
-def test_a_take_over_answers_what_waits(
-    tmp_path: Path, source: Path, slow_source: SlowSource, hfs_mount: HfsMount
-) -> None:
+def test_a_take_over_answers_what_waits(source: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """A look-up that the old daemon had taken and could not answer is answered by the new one."""
     slow = slow_source(source)
     hfs = hfs_mount(slow.path, "-o", "push=no")
     with reader_that_waits(slow, hfs):
-        take = subprocess.Popen(
-            [hfs_command(), "mount", "--take-over", hfs.source, hfs.path, "--cache", hfs.cache, *hfs.options],
-            env=environment({"HFS_LOG_FILE": str(hfs.log)}),
-        )
-        while b"makes room" not in hfs.log.read_bytes():
-            assert take.poll() is None
-    assert take.wait() == 0
+        done = take_over(hfs)
+        assert done.returncode == 0, done.stderr
     hfs.look()
 
 
