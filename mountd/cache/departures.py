@@ -60,7 +60,7 @@ class Departures:
         await telling.look()
         telling.leavers.count()
         if telling.is_move_wanted and trio.current_time() >= telling.moved_s + _MOVE_EVERY_S:
-            await telling.move()
+            await telling.move(is_needed=False)
         if telling.makers.oldest != self._oldest:
             self._oldest = telling.makers.oldest
             await self._let_go()

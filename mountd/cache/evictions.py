@@ -118,7 +118,7 @@ class EvictionsByName:
                 left |= {row.object_id: row.room_bytes for row in chosen if row.object_id in leavers}
         gone: list[int] = []
         if left:
-            await self._reclaimer.telling.move()
+            await self._reclaimer.telling.move(is_needed=False)
             gone = await self._wait_gone(left, SHOWN_S)
         return files + len(gone), freed_bytes + sum(left[number] for number in gone)
 

@@ -1,6 +1,7 @@
 """Where makers of overlays and the daemon meet: the directory `overlays` in the cache directory.
 
     number    decimal text, another one whenever new overlays are to be made; put in place by rename
+    needed    the same of the newest without which names lead astray: made however many are alive
     device    of the mount, as mountinfo has it
     top       an empty directory that stands for the root of the mount
     maker-*   see `makers`
@@ -24,7 +25,7 @@ from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
 from hfs.mountd.cache.objects import Disk, Health, Threads
 from hfs.mountd.core.cache_directory import OVERLAYS
 
-_NUMBER, _DEVICE, _NEXT, _TOP = "number", "device", "number-next", "top"
+_NUMBER, _NEEDED, _DEVICE, _NEXT, _TOP = "number", "needed", "device", "number-next", "top"
 _CONNECTIONS = "/sys/fs/fuse/connections"
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -102,11 +103,12 @@ class Generation:
         except OSError as error:
             self._health.failed(error, "looking for overlays")
 
-    async def move(self, number: int, root: Attributes | None = None) -> None:
-        """`root`: as it is now. Where the disk refuses, overlays stay as they are, and more is read through us."""
+    async def move(self, number: int, root: Attributes | None = None, *, is_needed: bool = True) -> None:
+        """`root`: as it is now; `is_needed`: not only worth it. Where the disk refuses, overlays stay as they are, and
+        more is read through us."""
         async with self._one_at_a_time:
             try:
-                await self._threads.sweep(self._moved, number, root)
+                await self._threads.sweep(self._moved, number, root, is_needed)
             except OSError as error:
                 self._health.failed(error, "asking for a new overlay")
 
@@ -136,10 +138,12 @@ class Generation:
             _write(directory, _NUMBER, str(found.number))
             return found
 
-    def _moved(self, number: int, root: Attributes | None) -> None:
+    def _moved(self, number: int, root: Attributes | None, is_needed: bool) -> None:
         with self._opened(make=True) as directory:
             if root is not None:
                 _make_top(directory, root)
+            if is_needed:
+                _write(directory, _NEEDED, str(number))
             _write(directory, _NUMBER, str(number))
 
     @contextlib.contextmanager

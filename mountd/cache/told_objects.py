@@ -126,13 +126,14 @@ class ToldObjects:
         used, self._used = self._used, []
         return used
 
-    async def move(self, root: Attributes | None = None) -> int:
-        """Have new generations made. `root`: of the mount, as it is now. The new number."""
+    async def move(self, root: Attributes | None = None, *, is_needed: bool = True) -> int:
+        """Have new generations made. `root`: of the mount, as it is now; `is_needed`: names lead astray without it,
+        so that each maker makes one, however many of its own are alive. The new number."""
         self.hear()  # at the number so far
         self.number += 1
         self.moved_s, self.is_move_wanted = trio.current_time(), False
         number = self.number
-        await self.generation.move(number, root)
+        await self.generation.move(number, root, is_needed=is_needed)
         return number
 
     # -- leaving -----------------------------------------------------------------------------------------------------

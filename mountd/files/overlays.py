@@ -188,4 +188,4 @@ class Overlays:
             if is_possible != self._on or (self._on and (is_much or is_all)):
                 self._tell(on=is_possible)
                 self._shown_bytes, moved_s = staged_bytes, now_s
-                await self._telling.move()
+                await self._telling.move(is_needed=False)

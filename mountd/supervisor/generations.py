@@ -23,7 +23,9 @@ from hfs.mountd.supervisor.maker_file import MakerFile
 from hfs.mountd.supervisor.overlay import Layers
 
 MOST = 8
-"""Alive at once: at the bound none is made until one has gone."""
+"""Alive at once: at the bound none is made until one has gone, but where names lead astray without it."""
+MOST_NEEDED = 64
+"""The same, and then none is made at all: what has changed is ESTALE to whoever comes by the old ones."""
 _AGAIN_S = 5.0
 """After a renewal that has failed."""
 _END_S = 1.0
@@ -106,8 +108,9 @@ class Generations:
         self._hear()
         number = self._layers.number_now()
         is_wanted = number not in {0, self._shown} or self._last is None
-        may_make = len(self._alive) < MOST and time.monotonic() >= self._again_s
-        if is_wanted and may_make and self._making is None:
+        may_make = self._making is None and time.monotonic() >= self._again_s
+        most = MOST if len(self._alive) < MOST or self._layers.needed_now() <= self._shown else MOST_NEEDED
+        if is_wanted and may_make and len(self._alive) < most:
             self._number = number
             try:
                 self._making = Errand(self._put, self._kept)

@@ -66,12 +66,20 @@ class Layers(NamedTuple):
 
     def number_now(self) -> int:
         """0: there is none. Never raises."""
-        try:
-            with open(self.number, "rb") as file:
-                number = int(file.read(20) or b"0")
-        except (OSError, ValueError):
-            return 0
-        return number if 0 < number <= _LARGEST else 0
+        return _number_in(self.number)
+
+    def needed_now(self) -> int:
+        """The newest that is to be made however many are alive. 0: there is none. Never raises."""
+        return _number_in(os.path.join(os.path.dirname(self.number), "needed"))
+
+
+def _number_in(path: str) -> int:
+    try:
+        with open(path, "rb") as file:
+            number = int(file.read(20) or b"0")
+    except (OSError, ValueError):
+        return 0
+    return number if 0 < number <= _LARGEST else 0
 
 
 def put(layers: Layers, place: str, made: Callable[[str, int], object] = lambda _root, _number: None) -> None:

@@ -125,4 +125,3 @@ def test_what_a_file_system_below_source_denies_is_denied(
         assert STRANGER.reads(hfs.path, "sub/f") is None
         assert (hfs.path / "sub" / "f").read_bytes() == pattern(7, 0, SIZE)
     hfs.umount()
-

@@ -84,7 +84,7 @@ def test_the_directory_is_for_us_alone_and_its_top_looks_like_the_root(tmp_path:
             assert (stat.S_IMODE(top.st_mode), top.st_uid, top.st_mtime_ns) == (0o1777, owner, root.mtime_ns)
             await staging.telling.generation.move(7)
             assert Path(staging.telling.generation.number).read_text() == "7"
-            assert sorted(os.listdir(folder)) == ["device", "number", "top"]
+            assert sorted(os.listdir(folder)) == ["device", "needed", "number", "top"]
         # What lies there belongs to others, and has their mode: the next daemon takes the cache all the same.
         async with healthy_staging(tmp_path) as staging:
             assert await staging.telling.generation.begin(ROOT, is_new=False) == (7, Makers())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.supervisor import generations as module
-from hfs.mountd.supervisor.generations import MOST, Generations
+from hfs.mountd.supervisor.generations import MOST, MOST_NEEDED, Generations
 from hfs.mountd.supervisor.maker_file import NUMBERS
 from hfs.mountd.supervisor.overlay import Layers
 
@@ -159,6 +159,23 @@ def test_at_the_bound_nothing_is_made_until_one_has_gone(place: Place, made: Gen
     place.goes(3)
     look_until(made, lambda: place.said[1] == 99)
     assert place.said == (1, 99)
+
+
+def test_what_is_needed_is_made_however_many_are_alive(place: Place, made: Generations) -> None:
+    """Else what has changed would be ESTALE for as long as a job keeps a file open in each."""
+    look_until(made, lambda: made.is_made)
+    for number in range(2, MOST + 1):
+        renewed(made, place, number)
+    for number in range(MOST + 1, MOST_NEEDED + 1):
+        (place.makers / "needed").write_text(str(number))
+        renewed(made, place, number)
+    for name in ("number", "needed"):
+        (place.makers / name).write_text("99")
+    for _ in range(5):
+        made.look()
+    assert place.said == (1, MOST_NEEDED)
+    place.goes(1)
+    look_until(made, lambda: place.said[1] == 99)
 
 
 def test_one_that_hangs_holds_up_nobody_and_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
