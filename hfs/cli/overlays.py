@@ -19,7 +19,7 @@ def settle(mountpoint: str, wanted: str) -> None:
     from hfs.mounting import keeper, overlay_probe
     from hfs.mounting.own_overlay import offered
 
-    told = offered(mountpoint)
+    told = offered(mountpoint, is_made=wanted == "overlay" and not os.geteuid())
     if os.geteuid():
         if told and not overlay_probe.why_none():
             complain(f"{mountpoint}: in hfs run -- bash, with the same options, the kernel itself reads what is staged")

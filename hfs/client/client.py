@@ -65,9 +65,11 @@ class Client:
     def __init__(self, address: Address) -> None:
         self.address = address
 
-    def status(self, limit_s: float = STATUS_S, *, page_cache: bool = False) -> dict[str, Any]:
-        """The object of `hfs status --json`. `page_cache`: as in `protocol.Status`."""
-        return self._told(Status(page_cache), ToldStatus, limit_s)
+    def status(
+        self, limit_s: float = STATUS_S, *, page_cache: bool = False, makes_overlay: bool = False
+    ) -> dict[str, Any]:
+        """The object of `hfs status --json`. `page_cache`, `makes_overlay`: as in `protocol.Status`."""
+        return self._told(Status(page_cache, makes_overlay), ToldStatus, limit_s)
 
     def history(self, limit_s: float = STATUS_S) -> list[dict[str, float]]:
         """How the traffic was, as `protocol.History` says."""

@@ -31,7 +31,7 @@ class OwnOverlay:
         self._is_told = config.io_mode != "overlay" and config.log_level != "debug"
         if place == mountpoint and config.io_mode != "overlay":
             self._why_not = "the command sees the mount where all do, unless --io-mode overlay asks for one"
-        elif told := offered(mountpoint):
+        elif told := offered(mountpoint, is_made=True):
             try:
                 layers = Layers.told(told, config.source, device, noexec=config.noexec)
                 self.generations = Generations(layers, place)
@@ -74,9 +74,10 @@ class OwnOverlay:
             self.generations = None
 
 
-def offered(mountpoint: str) -> dict[str, Any] | None:
-    """What overlays over this mount are made of; None: its daemon offers none."""
+def offered(mountpoint: str, *, is_made: bool) -> dict[str, Any] | None:
+    """What overlays over this mount are made of; None: its daemon offers none. `is_made`: one is made next."""
     try:
-        return (Client(find_socket(mountpoint)).status().get("io_mode") or {}).get("overlays")
+        status = Client(find_socket(mountpoint)).status(makes_overlay=is_made)
+        return (status.get("io_mode") or {}).get("overlays")
     except DaemonSilent:
         return None

@@ -14,10 +14,9 @@ from hfs.mountd.cache.kept_attributes import SeenObject
 from hfs.mountd.cache.objects import Shrinker, StagedFile, is_open
 from hfs.mountd.cache.opening import look_at_cache, open_cache
 from hfs.mountd.cache.status import CacheStatus
-from hfs.mountd.cache.told_objects import SHOWN_S, ToldObjects
+from hfs.mountd.cache.told_objects import ToldObjects
 
 __all__ = [
-    "SHOWN_S",
     "Arrival",
     "Arrivals",
     "Cache",

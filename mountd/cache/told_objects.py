@@ -54,6 +54,8 @@ class ToldObjects:
         self.moved_s = -inf
         self.makers = Makers()
         """At the last look."""
+        self.expected_until_s = -inf
+        """Somebody is about to make overlays: until then."""
         self._looks = self._seen = 0
         self._looked = trio.Event()
         self._stamps = StampsByNumber()
@@ -191,17 +193,23 @@ class ToldObjects:
             self._looked = trio.Event()
 
     @property
+    def has_makers(self) -> bool:
+        """There are some, as of the last look, or may be before the next."""
+        return self.makers.files > 0 or trio.current_time() < self.expected_until_s
+
+    @property
     def is_watched(self) -> bool:
         """Somebody waits for what makers do."""
         return self._watchers > 0
 
-    async def wait_shown(self, number: int, at_most_s: float) -> None:
-        """Until all makers that live show this generation, or for so long."""
+    async def wait_shown(self, number: int, at_most_s: float) -> bool:
+        """Until all makers that live show this generation, or for so long. Whether they do."""
         begun, self._watchers = self._looks, self._watchers + 1
         self.more.set()
         try:
-            with trio.move_on_after(at_most_s):
+            with trio.move_on_after(at_most_s) as limit:
                 while self._seen <= begun or (self.makers.shown is not None and self.makers.shown < number):
                     await self._looked.wait()
         finally:
             self._watchers -= 1
+        return not limit.cancelled_caught

@@ -136,6 +136,8 @@ class Commands:
     learners: Joins
     why_no_others: Callable[[], str | None] = lambda: None
     """Why hints of other users are not followed here; None: they are."""
+    expect_overlay: Callable[[], object] = lambda: None
+    """Somebody is about to make one."""
 
 
 @contextlib.asynccontextmanager
@@ -270,6 +272,8 @@ class _Gate:
         try:
             match request:
                 case Status():
+                    if request.makes_overlay:
+                        commands.expect_overlay()
                     return Result(detail=await commands.status.gather(requester.reader, page_cache=request.page_cache))
                 case History():
                     return Result(detail={"looks": commands.status.history()})

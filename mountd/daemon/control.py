@@ -80,6 +80,7 @@ async def open_control(
         _refreshing(basics, storage, names, files, device, nursery),
         storage.learners,
         lambda: names.permissions.why_nobody_is_asked,
+        files.overlays.makers_may_come,
     )
     path = socket_path(basics.config)
     with _answering(basics, storage, joined.peers, names, files, cluster):

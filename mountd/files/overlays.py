@@ -32,7 +32,7 @@ _MORE = 1.25
 _LEAST_BYTES = 64 << 20
 _OFTEN_S = 10.0
 _MADE_S = 3.0
-"""So long after somebody has asked there is one, or there will be none."""
+"""So long after somebody has said that he is about to make one there is one, or there will be none."""
 _PROMISES = 4096
 
 
@@ -59,7 +59,6 @@ class Overlays:
         self._is_begun = False
         self._fault: str | None = None
         self._on = False
-        self._asked_s = -_MADE_S
         self._shown_bytes = 0
         """What was staged when there was a new one last."""
         self._promised: dict[int, str] = {}
@@ -77,7 +76,6 @@ class Overlays:
         generation = self._telling.generation
         if not self._on:
             return None
-        self._asked_s = trio.current_time()
         return {
             "objects": generation.objects,
             "top": generation.top,
@@ -86,18 +84,20 @@ class Overlays:
             "makers_now": self._telling.makers.files,
         }
 
+    def makers_may_come(self) -> None:
+        """Somebody is about to make one."""
+        self._telling.expected_until_s = trio.current_time() + _MADE_S
+
     @property
     def has_makers(self) -> bool:
-        """Somebody has one, as of the last look, or has just asked what it takes to make one."""
-        return self._telling.makers.files > 0 or (self._on and trio.current_time() < self._asked_s + _MADE_S)
+        """Somebody has one, or is about to make one."""
+        return self._telling.has_makers
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
-    async def had_to_wait(self) -> bool:
-        """What was looked up before may lead elsewhere now."""
-        held = self._changed.held
+    async def wait(self) -> None:
+        """Until what was looked up before leads where it did, or nobody comes by that generation any more."""
         await self._changed.wait()
-        return held
 
     def is_asked(self, name: str) -> bool:
         """Whether an overlay asks for an attribute of this name. What the source calls so is no business of it, and not

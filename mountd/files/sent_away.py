@@ -46,7 +46,7 @@ class SentAway:
 
     def may_have(self, thread_id: int) -> bool:
         """Whether this thread may have been sent away, from whatever node, and by whomever, or must not be."""
-        if self._telling is not None and self._telling.makers.files:
+        if self._telling is not None and self._telling.has_makers:
             return True
         if self._everybody_until_s is not None and trio.current_time() >= self._everybody_until_s:
             self._everybody_until_s = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import stat
 
 from hfs.mountd.kernel import fastpath
@@ -27,11 +28,16 @@ class EntryReplies:
 
     async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
         """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
-        dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
-        while self._opening.changed.held or not self._may_show(dentry.node):
-            if dentry.node is not None:
-                await self._permissions.learn(dentry.node)
-            await self._opening.changed.wait()
+        directory = self._namespace.node(directory_id)
+        if self._opening.changed.as_before:
+            before = self._namespace.names.remembered(directory, name)
+            if before is not None and before.node is not None and before.node.lookups and self._may_show(before.node):
+                self._namespace.holds.referenced(before.node)
+                return self.entry(before.node, -math.inf)
+        dentry = await self._opening.look_up(directory, name, thread_id)
+        while not self._may_show(dentry.node):
+            assert dentry.node is not None
+            await self._permissions.learn(dentry.node)
             dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
         if dentry.node is None:
             return _absent(self._namespace.freshness.valid_s(dentry.expires_s))

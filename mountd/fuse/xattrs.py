@@ -6,11 +6,6 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from hfs.mountd.kernel import fastpath  # noqa: F401 - before pyfuse3, which then finds the extension's functions first
-
-# isort: split
-import pyfuse3
-
 from hfs.mountd.base.errors import SourceError, errno_of
 from hfs.mountd.base.printable import shown_path
 from hfs.mountd.core.metrics import Metrics
@@ -46,15 +41,16 @@ class XattrReplies:
 
     async def value(self, node_id: int, name: bytes, asker: Asker) -> bytes:
         """Of one attribute. Raises SourceError, ENODATA if it is not there."""
-        node, text = self._namespace.node(node_id), os.fsdecode(name)
+        text = os.fsdecode(name)
+        if self._overlays.is_asked(text) and node_id != ROOT_ID:
+            await self._overlays.wait()
+        node = self._namespace.node(node_id)
         if text.startswith(_OWN):
             value = self._own(node, text)
             if value is None:
                 raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
             return value
         if self._overlays.is_asked(text):
-            if node_id != ROOT_ID and await self._overlays.had_to_wait():
-                raise pyfuse3.FUSEError(errno.ESTALE)  # it looks the name up anew
             if (told := await self._overlays.value(node, text, asker[0])) is None:
                 raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
             if not told:  # `metacopy`, which is asked for once, and before the other

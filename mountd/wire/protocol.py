@@ -40,6 +40,8 @@ class Status(Message, frozen=True):
 
     page_cache: bool = True
     """Look at the page cache anew, for 50 ms at most; False: what is told of it is of the last look, or nothing."""
+    makes_overlay: bool = False
+    """Whoever asks is about to make an overlay over the mount."""
 
 
 class History(Message, frozen=True):

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from hfs.mounting import keeper
 from tests.fuse.harness import ROOT, Hfs, hfs_command, run
+from tests.fuse.overlaid import this_kernel_has_them
 
 HfsMount = Callable[..., Hfs]
 
@@ -42,6 +44,11 @@ needs_passthrough = pytest.mark.skipif(_MISSING is not None and not os.environ.g
 """In CI, which is root on a new kernel and builds the extension, neither is ever skipped: the tests fail."""
 
 
+needs_overlays = pytest.mark.skipif(
+    os.geteuid() != 0 or not this_kernel_has_them(), reason="this kernel has no overlayfs with a layer of data alone"
+)
+
+
 @dataclass(frozen=True)
 class Mode:
     """A way to mount, and what the status of a mount that was read in it says."""
@@ -54,12 +61,16 @@ class Mode:
     """Stage all files before they are read: only complete and durable ones are passed through."""
     env: Mapping[str, str] = field(default_factory=dict)
     marks: tuple[pytest.MarkDecorator, ...] = ()
+    covered: bool = False
+    """By an overlay that knows of all that was staged."""
 
     def mount(self, hfs_mount: HfsMount, source: Path, *options: str, **kwargs: Any) -> Hfs:
         """`hfs_mount` in this mode."""
         hfs = hfs_mount(source, *self.options, *options, env=self.env, **kwargs)
         if self.warm:
             warm(hfs)
+        if self.covered:
+            cover(hfs)
         return hfs
 
     def prove(self, hfs: Hfs) -> None:
@@ -69,6 +80,7 @@ class Mode:
         assert io_mode["mode"] == self.mode, io_mode
         assert {kind: opens[kind] > 0 for kind in self.opens} == self.opens, (opens, io_mode)
         assert io_mode["extension"].startswith("loaded") != bool(self.env), io_mode
+        assert not self.covered or status["by_kernel"]["look_ups"] > 0, status["by_kernel"]
 
 
 # The folder's sitecustomize.py is the first that the daemon's Python finds, and hides the extension.
@@ -85,6 +97,14 @@ MODES = {
         {"stateless": True, "cached": False, "passed": False},
         marks=(needs_passthrough,),
     ),
+    "overlay": Mode(
+        "overlay",
+        ("--io-mode", "overlay", "--immutable"),
+        {},
+        warm=True,
+        marks=(needs_overlays, pytest.mark.long),
+        covered=True,
+    ),
     "daemon": Mode("daemon", ("--io-mode", "daemon"), {"cached": True, "passed": False}),
     "no extension": Mode("daemon", (), {"cached": True, "passed": False}, env={"PYTHONPATH": _PYTHONPATH}),
 }
@@ -99,3 +119,12 @@ def warm(hfs: Hfs, *paths: Path) -> None:
     # Of links that lead out of SOURCE nothing is staged, which is said, and is no matter here.
     assert warmed.returncode in {0, 3}, warmed
     assert not any(faults), warmed
+
+
+def cover(hfs: Hfs) -> None:
+    """With a new overlay over the mountpoint, in the place of the one that is there."""
+    kept, layers = keeper.find(str(hfs.path)), hfs.status()["io_mode"]["overlays"]
+    assert kept is not None
+    for each in (None, layers):
+        why = kept.make_overlay(each)
+        assert bool(why) == (each is None), why

@@ -22,6 +22,7 @@ from hfs.mountd.wire.hints import LayoutFrame, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join
 from hfs.training.hint_connection import HintConnection
 from tests.fuse.harness import Hfs
+from tests.fuse.modes import MODES, needs_overlays
 from tests.fuse.users import NO_ID, NOBODY, User, acl, needs_root
 
 HfsMount = Callable[..., Hfs]
@@ -178,6 +179,17 @@ def test_nobody_gets_more_than_source_allows(tmp_path: Path, hfs_mount: HfsMount
             assert order_all(tree, user, hfs, client) == may_read
             ever |= may_read
         assert len(tree.files) * 0.2 < len(ever) < len(tree.files)
+
+
+@needs_overlays
+def test_nor_by_an_overlay_that_knows_of_all(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    chance = random.Random(18)
+    tree = generated_tree(tmp_path / "tree", chance)
+    hfs = MODES["overlay"].mount(hfs_mount, tree.root)
+    for user in generated_users(chance):
+        allowed = ast.literal_eval(user.told(tree.root, lambda: all_that_can_be_had(tree)))
+        assert ast.literal_eval(user.told(hfs.path, lambda: all_that_can_be_had(tree))) == allowed
+    MODES["overlay"].prove(hfs)
 
 
 @pytest.mark.parametrize(

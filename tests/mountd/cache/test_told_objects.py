@@ -46,6 +46,22 @@ def test_stamps_of_numbers_that_have_gone_take_no_memory() -> None:
     assert not stamps._blocks
 
 
+def test_whoever_is_about_to_make_one_counts_before_there_is_a_look(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            assert not staging.telling.has_makers
+            staging.telling.expected_until_s = trio.current_time() + LATER_S
+            assert staging.telling.has_makers
+            await trio.sleep(LATER_S + 0.1)
+            assert not staging.telling.has_makers, "there was none in the end"
+            FakeMaker(tmp_path)
+            await staging.telling.look()
+            assert staging.telling.has_makers
+
+    run(main)
+
+
 # --- Going
 
 
