@@ -1,10 +1,10 @@
 """Where makers of overlays and the daemon meet: the directory `overlays` in the cache directory.
 
-    number    decimal text, another one whenever new overlays are to be made; put in place by rename
-    needed    the same of the newest without which names lead astray: made however many are alive
-    device    of the mount, as mountinfo has it
-    top       an empty directory that stands for the root of the mount
-    maker-*   see `makers`
+    number      decimal text, another one whenever new overlays are to be made; put in place by rename
+    needed      the same of the newest without which names lead astray: made however many are alive
+    connection  the kernel's, of the mount
+    top         an empty directory that stands for the root of the mount
+    maker-*     see `makers`
 
 Makers read it by path and without asking the daemon, which may hang or have died: it outlives daemons. The cache
 directory is reached by its descriptor alone, and no link is followed: who may rename it gains nothing. All that is not
@@ -25,7 +25,7 @@ from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
 from hfs.mountd.cache.objects import Disk, Health, Threads
 from hfs.mountd.core.cache_directory import OVERLAYS
 
-_NUMBER, _NEEDED, _DEVICE, _NEXT, _TOP = "number", "needed", "device", "number-next", "top"
+_NUMBER, _NEEDED, _CONNECTION, _NEXT, _TOP = "number", "needed", "connection", "number-next", "top"
 _CONNECTIONS = "/sys/fs/fuse/connections"
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -114,7 +114,7 @@ class Generation:
 
     def _find(self) -> OverlaysFound:
         with self._opened() as directory:
-            if _has_gone(_read(directory, _DEVICE)):  # and with it all that lay over it
+            if _has_gone(_read(directory, _CONNECTION)):  # and with it all that lay over it
                 remove_left(directory)
             return _found(directory)
 
@@ -129,11 +129,12 @@ class Generation:
     def _begun(self, root: Attributes, device: str, is_new: bool) -> OverlaysFound:
         with self._opened(make=True) as directory:
             _make_top(directory, root)
+            connection = _connection(device)
             if is_new:
                 remove_left(directory)
-            elif _read(directory, _DEVICE) != device.encode():
-                device = ""  # it was made anew, and something may lie over the one before
-            _write(directory, _DEVICE, device)
+            elif _read(directory, _CONNECTION) != connection.encode():
+                connection = ""  # it was made anew, and something may lie over the one before
+            _write(directory, _CONNECTION, connection)
             found = _found(directory)
             _write(directory, _NUMBER, str(found.number))
             return found
@@ -169,18 +170,27 @@ def _found(directory: int) -> OverlaysFound:
     return OverlaysFound(min(max(number, makers.newest), _LARGEST), makers)
 
 
-def _has_gone(device: bytes) -> bool:
-    """Whether the kernel has no mount of this device any more, in whatever namespace, not even below an overlay. False
-    where it does not say."""
-    minor = device.rpartition(b":")[2]
-    return minor.isdigit() and os.path.ismount(_CONNECTIONS) and not os.path.exists(f"{_CONNECTIONS}/{int(minor)}")
+def _connection(device: str) -> str:
+    """What is no other mount's: numbers of devices are used again at once. Empty: the kernel does not say."""
+    minor = device.rpartition(":")[2]
+    try:
+        return f"{minor} {os.stat(f'{_CONNECTIONS}/{int(minor)}').st_ino}"
+    except (OSError, ValueError):
+        return ""
+
+
+def _has_gone(connection: bytes) -> bool:
+    """Whether the kernel has this mount nowhere any more, in whatever namespace, not even below an overlay. False where
+    it does not say."""
+    text = os.fsdecode(connection)
+    return bool(text) and os.path.ismount(_CONNECTIONS) and _connection(text.partition(" ")[0]) != text
 
 
 def _read(directory: int, name: str) -> bytes:
     """Empty: it is not there."""
     try:
         with open(os.open(name, os.O_RDONLY | _SAFELY, dir_fd=directory), "rb") as file:
-            return file.read(20)
+            return file.read(40)
     except FileNotFoundError:
         return b""
 

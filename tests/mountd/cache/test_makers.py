@@ -84,7 +84,7 @@ def test_the_directory_is_for_us_alone_and_its_top_looks_like_the_root(tmp_path:
             assert (stat.S_IMODE(top.st_mode), top.st_uid, top.st_mtime_ns) == (0o1777, owner, root.mtime_ns)
             await staging.telling.generation.move(7)
             assert Path(staging.telling.generation.number).read_text() == "7"
-            assert sorted(os.listdir(folder)) == ["device", "needed", "number", "top"]
+            assert sorted(os.listdir(folder)) == ["connection", "needed", "number", "top"]
         # What lies there belongs to others, and has their mode: the next daemon takes the cache all the same.
         async with healthy_staging(tmp_path) as staging:
             assert await staging.telling.generation.begin(ROOT, is_new=False) == (7, Makers())
@@ -107,13 +107,16 @@ def test_whatever_the_number_is_the_next_is_larger_than_any_maker_knows(tmp_path
     run(main)
 
 
-@pytest.mark.parametrize(("device", "has_gone"), [("0:77", True), ("0:78", False), ("", False)])
+@pytest.mark.parametrize(
+    ("device", "becomes", "has_gone"),
+    [("0:77", "", True), ("0:77", "another's", True), ("0:77", "77", False), ("0:78", "", False), ("", "", False)],
+)
 def test_what_killed_makers_have_left_counts_as_long_as_the_kernel_has_the_mount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, has_gone: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, becomes: str, has_gone: bool
 ) -> None:
     connections = tmp_path / "connections"
-    connections.mkdir()
-    (connections / "78").mkdir()
+    for name in ("77", "another's"):
+        (connections / name).mkdir(parents=True)
     monkeypatch.setattr("hfs.mountd.cache.generation._CONNECTIONS", str(connections))
     monkeypatch.setattr("os.path.ismount", lambda path: path == str(connections))
 
@@ -124,6 +127,9 @@ def test_what_killed_makers_have_left_counts_as_long_as_the_kernel_has_the_mount
             maker = FakeMaker(cache)
             maker.tell(1, 1)
             maker.kill()
+        (connections / "77").rename(connections / "before")
+        if becomes:
+            (connections / ("before" if becomes == "77" else becomes)).rename(connections / "77")
         async with healthy_staging(cache) as staging:  # as another daemon that lacks room opens it, or a command
             assert (staging.telling.makers.oldest is None) == has_gone
             await staging.telling.begin(ROOT, device, is_new=False)
