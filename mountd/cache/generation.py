@@ -182,7 +182,7 @@ def _connection(device: str) -> str:
 def _has_gone(connection: bytes) -> bool:
     """Whether the kernel has this mount nowhere any more, in whatever namespace, not even below an overlay. False where
     it does not say."""
-    text = os.fsdecode(connection)
+    text = str(connection, "ascii", "replace")
     return bool(text) and os.path.ismount(_CONNECTIONS) and _connection(text.partition(" ")[0]) != text
 
 
