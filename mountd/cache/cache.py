@@ -150,7 +150,7 @@ class Cache:
             self.known,
             settings.chunk_bytes,
         )
-        findings = Findings(context, self.descriptors, queue)
+        findings = Findings(context, self.descriptors, queue, telling)
         self._ahead = VerifyingAhead()
         self.reader = StagedReader(context, self.descriptors, findings, self._ahead, nursery)
         self.lender = ObjectLender(context, findings)

@@ -8,28 +8,37 @@
 
 Makers read it by path and without asking the daemon, which may hang or have died: it outlives daemons. The cache
 directory is reached by its descriptor alone, and no link is followed: who may rename it gains nothing. All that is not
-`async` or a path waits for the disk: in threads.
+`async` or a path waits for the disk: in threads, and nobody waits for these longer than a moment.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, TypeVar, cast
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
+from hfs.mountd.cache.makers import UNKNOWN, Makers, read_holders, read_makers, remove_left
 from hfs.mountd.cache.objects import Disk, Health, Threads
 from hfs.mountd.core.cache_directory import OVERLAYS
+from hfs.mountd.core.flight import SingleFlight
+
+Value = TypeVar("Value")
 
 _NUMBER, _NEEDED, _CONNECTION, _NEXT, _TOP = "number", "needed", "connection", "number-next", "top"
 _CONNECTIONS = "/sys/fs/fuse/connections"
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _LARGEST = 1 << 62
+
+_AT_MOST_S = 1.0
+_MOST_LATE = 8
+"""Calls that wait for a disk that hangs: of more none is begun."""
 
 
 class OverlaysFound(NamedTuple):
@@ -43,10 +52,11 @@ class OverlaysFound(NamedTuple):
 class Generation:
     """Of one cache. Event loop only, but for what is said above."""
 
-    def __init__(self, disk: Disk, threads: Threads, health: Health) -> None:
+    def __init__(self, disk: Disk, threads: Threads, health: Health, nursery: trio.Nursery) -> None:
         self._disk = disk
         self._threads = threads
         self._health = health
+        self._calls: SingleFlight[object, object] = SingleFlight(nursery)
         self._one_at_a_time = trio.Lock()
 
     @property
@@ -74,43 +84,69 @@ class Generation:
         if self._disk.directory < 0:
             return None
         try:
-            return await self._threads.sweep(self._find)
+            return await self._in_time(self._find)
         except FileNotFoundError:
             return None
+        except TimeoutError:
+            return OverlaysFound(0, UNKNOWN)
         except OSError as error:
             self._health.failed(error, "looking for overlays")
             return OverlaysFound(0, UNKNOWN)
 
-    async def look(self) -> Makers:
-        """Who makes them now."""
+    async def look(self) -> Makers | None:
+        """Who makes them now; None: the disk does not say."""
         try:
-            return await self._threads.sweep(self._look)
+            return await self._in_time(self._look)
+        except TimeoutError:
+            return None
         except FileNotFoundError:
             return UNKNOWN  # somebody has removed the directory; it is made again when the number is moved
         except OSError as error:
             self._health.failed(error, "looking for overlays")
             return UNKNOWN
 
+    async def holders(self, number: int) -> list[int]:
+        """Processes that have made generations older than this one, which may be in use; as far as is known."""
+        try:
+            return await self._in_time(partial(self._holders, number))
+        except OSError:
+            return []
+
     async def begin(self, root: Attributes, device: str = "", *, is_new: bool) -> OverlaysFound:
         """Have the directory made. `root`, `device`: of the mount, empty: not known; `is_new`: nobody has served it
         before. Raises OSError."""
-        return await self._threads.sweep(self._begun, root, device, is_new)
+        return await self._in_time(partial(self._begun, root, device, is_new))
 
     async def clear(self) -> None:
         """Nobody has served the mount before: what killed makers have made is not in use any more."""
         try:
-            await self._threads.sweep(self._clear)
+            await self._in_time(self._clear)
+        except TimeoutError:
+            pass
         except OSError as error:
             self._health.failed(error, "looking for overlays")
 
-    async def move(self, number: int, root: Attributes | None = None, *, is_needed: bool = True) -> None:
+    async def move(self, number: int, root: Attributes | None = None, *, is_needed: bool = True) -> bool:
         """`root`: as it is now; `is_needed`: not only worth it. Where the disk refuses, overlays stay as they are, and
-        more is read through us."""
+        more is read through us. False: it takes long, and may not have begun."""
+        try:
+            await self._in_time(partial(self._moved, number, root, is_needed))
+        except TimeoutError:
+            return False
+        except OSError as error:
+            self._health.failed(error, "asking for a new overlay")
+        return True
+
+    async def _in_time(self, call: Callable[[], Value]) -> Value:
+        """In a thread. Raises OSError: TimeoutError where the disk takes long; what was begun goes on then."""
+        if len(self._calls) < _MOST_LATE:
+            with trio.move_on_after(_AT_MOST_S):
+                return cast(Value, await self._calls.run(object(), partial(self._in_turn, call)))
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+
+    async def _in_turn(self, call: Callable[[], object]) -> object:
         async with self._one_at_a_time:
-            try:
-                await self._threads.sweep(self._moved, number, root, is_needed)
-            except OSError as error:
-                self._health.failed(error, "asking for a new overlay")
+            return await self._threads.sweep(call)
 
     def _find(self) -> OverlaysFound:
         with self._opened() as directory:
@@ -121,6 +157,10 @@ class Generation:
     def _look(self) -> Makers:
         with self._opened() as directory:
             return read_makers(directory)
+
+    def _holders(self, number: int) -> list[int]:
+        with self._opened() as directory:
+            return read_holders(directory, number)
 
     def _clear(self) -> None:
         with self._opened() as directory:

@@ -47,20 +47,44 @@ def read_makers(directory: int) -> Makers:
     files = newest = 0
     oldest: int | None = None
     shown: int | None = None
+    for maker in _told(directory):
+        if maker is None:
+            return UNKNOWN
+        files += 1
+        oldest = maker.oldest if oldest is None else min(oldest, maker.oldest)
+        newest = max(newest, maker.shown)
+        if maker.lives:
+            shown = maker.shown if shown is None else min(shown, maker.shown)
+    return Makers(files, oldest, shown, newest)
+
+
+def read_holders(directory: int, number: int) -> list[int]:
+    """The processes of those that have a generation older than this one in use, or had. Raises OSError."""
+    return sorted({maker.pid for maker in _told(directory) if maker is not None and maker.oldest < number})
+
+
+class _Told(NamedTuple):
+    """What one of them says."""
+
+    pid: int
+    oldest: int
+    shown: int
+    lives: bool
+
+
+def _told(directory: int) -> Iterator[_Told | None]:
+    """None at last, as of `_names`."""
     for name in _names(directory):
         if name is None:
-            return UNKNOWN
+            yield None
+            return
         with _opened(directory, name) as fd:
             if fd is None:
                 continue
             data = os.pread(fd, _NUMBERS.size, 0)
-            its_oldest, its_shown = _NUMBERS.unpack(data) if len(data) == _NUMBERS.size else (0, 0)
-            if not _lock(fd, fcntl.LOCK_SH):
-                shown = its_shown if shown is None else min(shown, its_shown)
-        files += 1
-        oldest = its_oldest if oldest is None else min(oldest, its_oldest)
-        newest = max(newest, its_shown)
-    return Makers(files, oldest, shown, newest)
+            oldest, shown = _NUMBERS.unpack(data) if len(data) == _NUMBERS.size else (0, 0)
+            lives = not _lock(fd, fcntl.LOCK_SH)
+        yield _Told(int(name.split("-")[1]), oldest, shown, lives)
 
 
 def remove_left(directory: int) -> None:

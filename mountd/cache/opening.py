@@ -128,10 +128,10 @@ async def _running(
     """Its tasks run until the block is left."""
     if grants is not None:
         await grants.begin(context.room)
-    telling = ToldObjects(Generation(context.disk, context.threads, context.health), overlay_answers)
-    await telling.open(context.index.opened.next_id)
     caught: Exception | None = None
     async with trio.open_nursery() as nursery:
+        telling = ToldObjects(Generation(context.disk, context.threads, context.health, nursery), overlay_answers)
+        await telling.open(context.index.opened.next_id)
         cache = Cache(context, settings, nursery, telling, grants)
         context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))
         cache.start()

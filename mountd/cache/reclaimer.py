@@ -268,7 +268,7 @@ class Reclaimer:
                 context.room.release(room_bytes)
             else:
                 file.stray = {**(file.stray or {}), index: room_bytes}
-        if file.passed:
+        if file.passed or not may_change:
             context.lost_under_readers(file, indexes)
         self._queue.settled(file)
 

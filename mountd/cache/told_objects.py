@@ -66,6 +66,8 @@ class ToldObjects:
         self._used: list[int] = []
         self._watchers = 0
         self.is_move_wanted = False
+        self.sound_again_bytes = 0
+        """Of whole files of which nobody knew whether they are right, and that were found so: they may be told."""
         self.more = trio.Event()
         """There is something to be waited for."""
 
@@ -135,7 +137,8 @@ class ToldObjects:
         self.number += 1
         self.moved_s, self.is_move_wanted = trio.current_time(), False
         number = self.number
-        await self.generation.move(number, root, is_needed=is_needed)
+        if not await self.generation.move(number, root, is_needed=is_needed):
+            self.is_move_wanted = True  # again, when the disk does something
         return number
 
     # -- leaving -----------------------------------------------------------------------------------------------------
@@ -187,6 +190,8 @@ class ToldObjects:
         self._looks += 1
         look = self._looks
         makers = await self.generation.look()
+        if makers is None:  # those that were there, and who knows what they have open
+            makers = self.makers._replace(files=max(1, self.makers.files), oldest=0)
         if look > self._seen:  # else a later one was quicker
             self._seen, self.makers = look, makers
             self._looked.set()

@@ -99,7 +99,7 @@ async def open_file_service(
         siblings = _siblings(basics, storage, namespace, nursery)
         passthrough = Passthrough(cache, metrics)
         plane, xattr_answers = storage.plane, storage.xattr_answers
-        overlays = _overlays(basics, storage, names, xattr_answers, recorder)
+        overlays = _overlays(basics, storage, names, xattr_answers, recorder, nursery)
         io_mode = _io_mode(basics, storage, peers, names, passthrough, overlays)
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
@@ -285,7 +285,12 @@ def _neighbour_demand(
 
 
 def _overlays(
-    basics: Basics, storage: Storage, names: NameService, answers: XattrAnswers, recorder: Recorder
+    basics: Basics,
+    storage: Storage,
+    names: NameService,
+    answers: XattrAnswers,
+    recorder: Recorder,
+    nursery: trio.Nursery,
 ) -> Overlays:
     config = basics.config
 
@@ -300,7 +305,8 @@ def _overlays(
             return f"opens are needed: {reason}"
         return "somebody records what is read" if recorder.active else None
 
-    return Overlays(storage.cache, answers, storage.changed, missing, is_wanted=config.wants_overlays)
+    is_wanted = config.wants_overlays
+    return Overlays(storage.cache, answers, storage.changed, missing, nursery, is_wanted=is_wanted)
 
 
 def _io_mode(

@@ -113,6 +113,7 @@ async def open_service(
             device_of_mount = "" if basics.handover is None else basics.handover.device
             await files.overlays.begin(names.namespace.root.attributes, device_of_mount, is_new=is_new)
             start_for_life(nursery, "overlays", files.overlays.run)
+            start_for_life(nursery, "fetching damaged files again", storage.refetching.run, names.namespace)
             if not is_new:
                 await storage.changed.hold(_BEGIN_S)  # before anything is answered
             start_for_life(nursery, "traffic", control.traffic.run)

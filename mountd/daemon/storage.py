@@ -48,6 +48,7 @@ class Storage:
     xattr_answers: XattrAnswers
     queue: PrefetchQueue
     """What is to be fetched ahead. Depends on nothing; its workers are built last."""
+    refetching: Refetching
     plan_changes: PlanChanges
     learners: Learners
 
@@ -65,6 +66,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
         reader = source.threads.user
         fetches = SmallFetches() if reader is None else SmallFetches(reader.who, wholly=reader.wholly)
         queue = PrefetchQueue(metrics)
+        refetching = Refetching(handles, queue)
         plan_changes = PlanChanges(queue.hints_nowait)
         coalesce_bytes = _coalesce_bytes(config, basics.memory)
         learners = Learners(
@@ -80,7 +82,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
                 open_files=basics.open_files,
                 run_in_thread=run_in_thread,
                 trust=source.doubts,
-                lost_under_readers=Refetching(handles, queue).lost,
+                lost_under_readers=refetching.lost,
                 answers=plane,
                 maker=fetches if fetches.is_possible else None,
                 planned=learners.plans.planned,
@@ -103,6 +105,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
                 ChangedNames(cache.telling, xattr_answers),
                 xattr_answers,
                 queue,
+                refetching,
                 plan_changes,
                 learners,
             )

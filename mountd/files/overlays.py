@@ -14,26 +14,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.files.changed_names import ChangedNames
-from hfs.mountd.kernel import XattrAnswers
+from hfs.mountd.kernel import LOOK_AT_MOST_S, XattrAnswers
 from hfs.mountd.namespace import Node
 
 _PREFIXES = ("user.overlay.", "trusted.overlay.")
 _LOOK_S = 1.0
 _QUIET_S = 3.0
 """Nothing was staged for so long: that was all for now."""
-_MORE = 1.25
-"""So many times as many bytes are staged as the overlays know of: a new one is worth it before the end."""
+_MORE = 0.25
+"""So many times as many bytes were staged since as the overlays know of: a new one is worth it before the end."""
 _LEAST_BYTES = 64 << 20
 _OFTEN_S = 10.0
 _MADE_S = 3.0
 """So long after somebody has said that he is about to make one there is one, or there will be none."""
 _PROMISES = 4096
+_MOST_LOOKS = 256
+"""Files that are looked at on the cache disk at a time: if more are asked for, it hangs."""
 
 
 class Overlays:
@@ -45,6 +50,7 @@ class Overlays:
         answers: XattrAnswers,
         changed: ChangedNames,
         missing: Callable[[], str | None],
+        nursery: trio.Nursery,
         *,
         is_wanted: bool,
     ) -> None:
@@ -60,7 +66,8 @@ class Overlays:
         self._fault: str | None = None
         self._on = False
         self._shown_bytes = 0
-        """What was staged when there was a new one last."""
+        """What could have been told when there was a new one last; as of `_tellable_bytes`."""
+        self._looks: SingleFlight[Version, bool] = SingleFlight(nursery)
         self._promised: dict[int, str] = {}
         """By node id where its object lies, of those of which an overlay has heard that there is one."""
 
@@ -127,15 +134,28 @@ class Overlays:
         return b""
 
     async def _place(self, node: Node) -> str | None:
-        """Where its object lies below those of the cache, if that is sound."""
-        if node.version is None:
-            return None
+        """Where its object lies below those of the cache, if that is sound, and the disk says so in time."""
         version, path = node.version, node.path
-        file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
-        if not file.durable or not await self._cache.lender.is_sound(file):
+        if version is None:
+            return None
+        file = self._cache.files.get_nowait(version, path)
+        is_sound = None if file is None else file.durable and self._cache.lender.is_sound_nowait(file)
+        if is_sound is None and len(self._looks) < _MOST_LOOKS:
+            with trio.move_on_after(LOOK_AT_MOST_S):
+                is_sound = await self._looks.run(version, partial(self._is_sound, version, path))
+                file = self._cache.files.get_nowait(version, path)
+        if file is None or is_sound is None:
+            return None
+        if not is_sound:
+            if file.durable:
+                self._cache.verifying.verify_soon(file)  # and told in a later generation, if it is right
             return None
         place = self._cache.lender.place(file)  # what was true before may not be so any more
         return place[1] if place is not None else None
+
+    async def _is_sound(self, version: Version, path: bytes) -> bool:
+        file = await self._cache.files.get(version, path)
+        return file.durable and await self._cache.lender.is_sound(file)
 
     # -- offering ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +172,7 @@ class Overlays:
             self._fault = f"the cache directory cannot be written to: {error}"
             return
         self._is_begun = True
-        self._shown_bytes = self._staged_bytes
+        self._shown_bytes = self._tellable_bytes
         self._tell(on=True)
 
     def stop(self) -> None:
@@ -164,9 +184,9 @@ class Overlays:
         self._answers.tell_overlays(on)
 
     @property
-    def _staged_bytes(self) -> int:
-        """Committed: what a new overlay would find."""
-        return self._cache.context.index.counts.bytes
+    def _tellable_bytes(self) -> int:
+        """What has come that an overlay may be told of: it grows, whatever goes."""
+        return self._cache.committer.entered_bytes + self._telling.sound_again_bytes
 
     async def run(self) -> None:
         """Never returns."""
@@ -177,15 +197,15 @@ class Overlays:
             if not self._is_begun:
                 continue
             self._answers.give_up_looks()
-            if self._on:
-                await self._telling.look()  # hints and figures go by whether somebody has one
-            now_s, staged_bytes = trio.current_time(), self._staged_bytes
-            if staged_bytes != before:
-                before, changed_s = staged_bytes, now_s
+            now_s, tellable_bytes = trio.current_time(), self._tellable_bytes
+            if tellable_bytes != before:
+                before, changed_s = tellable_bytes, now_s
             is_possible = self.missing is None
-            is_much = staged_bytes >= self._shown_bytes * _MORE + _LEAST_BYTES and now_s >= moved_s + _OFTEN_S
-            is_all = staged_bytes > self._shown_bytes and now_s >= changed_s + _QUIET_S
+            new_bytes = tellable_bytes - self._shown_bytes
+            least_bytes = _MORE * max(0, self._cache.context.index.counts.bytes - new_bytes) + _LEAST_BYTES
+            is_much = new_bytes >= least_bytes and now_s >= moved_s + _OFTEN_S
+            is_all = new_bytes > 0 and now_s >= changed_s + _QUIET_S
             if is_possible != self._on or (self._on and (is_much or is_all)):
                 self._tell(on=is_possible)
-                self._shown_bytes, moved_s = staged_bytes, now_s
+                self._shown_bytes, moved_s = tellable_bytes, now_s
                 await self._telling.move(is_needed=False)

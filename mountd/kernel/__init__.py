@@ -13,9 +13,10 @@ from hfs.mountd.kernel.processor import waited_for_core_s
 from hfs.mountd.kernel.residency import resident
 from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
 from hfs.mountd.kernel.tuning import KernelSettings, tune
-from hfs.mountd.kernel.xattr_answers import XattrAnswers
+from hfs.mountd.kernel.xattr_answers import LOOK_AT_MOST_S, XattrAnswers
 
 __all__ = [
+    "LOOK_AT_MOST_S",
     "Backing",
     "Counted",
     "DataPlane",

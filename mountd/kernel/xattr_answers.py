@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from hfs.mountd.kernel import fastpath
 
 _LONGEST_S = 86_400.0
-_LOOK_AT_MOST_S = 1.0
+LOOK_AT_MOST_S = 1.0
 """A cache disk that takes longer has perhaps failed: what lies there is said not to be staged."""
 
 
@@ -67,4 +67,4 @@ class XattrAnswers:
     def give_up_looks(self) -> None:
         """To be called some times a second: whoever waits for the cache disk does so no longer."""
         if self._extension is not None:
-            self._extension.plane_give_up_looks(int(_LOOK_AT_MOST_S * 1e9))
+            self._extension.plane_give_up_looks(int(LOOK_AT_MOST_S * 1e9))

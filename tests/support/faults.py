@@ -243,6 +243,7 @@ async def healthy_staging(
     attributes: AttributesWanted = "left",
     answers: ObjectAnswers | None = None,
     maker: ObjectMaker | None = None,
+    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
@@ -273,6 +274,7 @@ async def healthy_staging(
         answers=answers,
         maker=maker,
         planned=planned,
+        lost_under_readers=lost_under_readers,
     ) as staging:
         if encoding:
             staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())

@@ -166,7 +166,8 @@ class CacheContext:
     trust: Trust | None = None
     """None: the source is always right."""
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
-    """Told of chunks of a file that the kernel reads by itself: they were given up, and may be put again."""
+    """Told of chunks of a file that the kernel reads by itself, passed through or in an overlay: they were given up,
+    and may be put again."""
     answers: ObjectAnswers | None = None
     """Who answers reads of staged objects without asking us; None: nobody."""
     maker: ObjectMaker | None = None

@@ -8,6 +8,7 @@ twice. Plain state on the event loop.
 from __future__ import annotations
 
 import errno
+from typing import Protocol
 
 from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache.index import Stamp
@@ -23,11 +24,30 @@ from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
 from hfs.policies.geometry import Extent, chunk_range
 
 
+class DoubtedObjects(Protocol):
+    """Of overlays, which open objects by themselves."""
+
+    sound_again_bytes: int
+    """Of whole files of which nobody knew whether they are right, and that were found so."""
+
+    def hear(self) -> None:
+        """What others have told."""
+
+    def may_go(self, number: int) -> bool:
+        """Whether no generation may have this object open."""
+
+    def want_move(self) -> None:
+        """New generations are needed, in a moment."""
+
+
 class Findings:
     """`number` is always that of the object that was looked at: the file may have another one by now."""
 
-    def __init__(self, context: CacheContext, descriptors: Descriptors, reclaim_queue: ReclaimQueue) -> None:
+    def __init__(
+        self, context: CacheContext, descriptors: Descriptors, reclaim_queue: ReclaimQueue, telling: DoubtedObjects
+    ) -> None:
         self._context = context
+        self._telling = telling
         self._descriptors = descriptors
         self._reclaim_queue = reclaim_queue
 
@@ -44,7 +64,10 @@ class Findings:
         if as_left and steady and file.stamp is not None and index in file.present:
             if index not in file.verified:
                 self._context.metrics.add("staged_verified_bytes", file.chunk(index).size)
+            was_sound = file.sound
             file.verify(index)
+            if not was_sound and file.sound:
+                self._telling.sound_again_bytes += file.size
 
     def is_as_left(self, file: StagedFile, number: int, found: Stamp | None) -> bool:
         """Whether an object that was found with this stamp is as we left it. If not, its chunks are verified anew."""
@@ -53,6 +76,9 @@ class Findings:
         if file.stamp is not None:
             self._context.metrics.add("staged_changed")
             self.close(number)
+            self._telling.hear()
+            if not self._telling.may_go(number):
+                self._telling.want_move()  # newer ones are not told of it
         file.doubt()
         if found is None:
             self.failed(file, number, Extent(0, file.size), Damaged(errno.EIO, "it has another length"))

@@ -33,9 +33,10 @@ class Verifying:
 
     async def wait_verified(self, file: StagedFile) -> None:
         """Have the chunks of `file` verified that were not yet; who gives up leaves that going on. Never fails."""
-        await self._request(file).wait()
+        await self.verify_soon(file).wait()
 
-    def _request(self, file: StagedFile) -> trio.Event:
+    def verify_soon(self, file: StagedFile) -> trio.Event:
+        """The same, for later; set when it is done."""
         done = self._wanted.get(file)
         if done is None:
             done = trio.Event()

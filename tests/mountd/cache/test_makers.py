@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.cache.makers import UNKNOWN, Makers, read_makers, remove_left
+from hfs.mountd.cache.makers import UNKNOWN, Makers, read_holders, read_makers, remove_left
 from tests.support.faults import healthy_staging, run
 from tests.support.makers import ROOT, FakeMaker
 
@@ -20,6 +20,7 @@ def test_what_makers_say_is_put_together(tmp_path: Path) -> None:
     assert read_makers(fd) == Makers(2, 0, 0, 7), "one has said nothing yet"
     two.tell(5, 6)
     assert read_makers(fd) == Makers(2, 3, 6, 7)
+    assert (read_holders(fd, 3), read_holders(fd, 4), read_holders(fd, 6)) == ([], [17], [17, 4194304])
     one.kill()
     assert read_makers(fd) == Makers(2, 3, 6, 7), "what it has made may be in use"
     two.end()

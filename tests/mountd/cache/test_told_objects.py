@@ -1,7 +1,9 @@
 """What overlays were told of stays until nobody may have it open: told, leaving, gone; makers that live, hold on, were
 killed, and come at the last moment. Without threads, in virtual time, and with makers that only say that they are."""
 
+import os
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import trio
@@ -9,6 +11,8 @@ import trio
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.makers import Makers
 from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
+from hfs.mountd.files import ChangedNames
+from hfs.mountd.kernel import XattrAnswers
 from tests.support.faults import (
     CHUNK_BYTES,
     disk_bytes,
@@ -21,7 +25,7 @@ from tests.support.faults import (
     stage,
     version_of,
 )
-from tests.support.makers import FakeMaker, begun
+from tests.support.makers import ROOT, FakeMaker, begun
 
 ROOM = CHUNK_BYTES + 4096
 SOON_S, LATER_S = 0.5, 3.0
@@ -195,7 +199,8 @@ def test_after_a_crash_all_counts_as_told(tmp_path: Path) -> None:
 
 def test_no_holes_are_made_in_what_was_told(tmp_path: Path) -> None:
     async def main() -> None:
-        async with healthy_staging(tmp_path) as staging:
+        lost: list[tuple[StagedFile, Sequence[int]]] = []
+        async with healthy_staging(tmp_path, lost_under_readers=lambda *told: lost.append(told)) as staging:
             await begun(staging)
             maker = FakeMaker(tmp_path)
             maker.renew()
@@ -209,10 +214,32 @@ def test_no_holes_are_made_in_what_was_told(tmp_path: Path) -> None:
             assert len(broken) == 2
             await staging.reclaimer.wait_idle()
             assert disk_bytes(str(tmp_path)) == before - CHUNK_BYTES, "of what nobody was told of"
+            assert lost == [(files[0], [1])], "who has it open waits for the right bytes"
             await trio.sleep(LATER_S)
             assert maker.number() > 1, "who looks it up anew is not told of it"
             assert put(staging, files[0], 1), "the right bytes come over the wrong ones"
             await staging.committer.wait_committed()
+
+    run(main)
+
+
+def test_of_what_others_have_changed_a_newer_generation_is_not_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            files = [await stage(staging, seed) for seed in (1, 2)]
+            before = maker.number()
+            os.utime(object_path(staging, files[0]))
+            assert not await staging.lender.is_sound(files[0])
+            await trio.sleep(LATER_S)
+            assert maker.number() == before, "nobody was told of it"
+            assert told(staging, files[1])
+            os.utime(object_path(staging, files[1]))
+            assert not await staging.lender.is_sound(files[1])
+            await trio.sleep(LATER_S)
+            assert maker.number() == before + 1
 
     run(main)
 
@@ -260,6 +287,46 @@ def test_by_name_is_waited_for_who_makes_overlays_but_not_for_ever(tmp_path: Pat
             begun_s = trio.current_time()
             assert await staging.evictions.evict_paths() == (0, 0)
             assert trio.current_time() < begun_s + 2
+
+    run(main)
+
+
+# --- A disk that hangs
+
+
+def test_a_disk_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    """And who knows what is open meanwhile: nothing goes."""
+
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker, telling, sweep = FakeMaker(tmp_path), staging.telling, staging.context.threads.sweep
+            maker.renew()
+            await telling.look()
+            is_well = trio.Event()
+
+            async def hangs(function: Callable[..., object], *args: object) -> object:
+                await is_well.wait()
+                return await sweep(function, *args)
+
+            staging.context.threads.sweep = hangs  # type: ignore[assignment, method-assign]  # as a thread would
+            changed, begun_s = ChangedNames(telling, XattrAnswers()), trio.current_time()
+            try:
+                await changed.hold()
+                async with changed.changing(ROOT):
+                    assert changed.concerns_overlays, "they were there"
+                assert trio.current_time() < begun_s + 10
+                assert not telling.may_go(1)
+                for _ in range(20):
+                    await telling.look()
+                assert len(telling.generation._calls) <= 8
+            finally:
+                is_well.set()
+            await trio.sleep(LATER_S)
+            assert maker.number() == telling.number > 3, "what was asked for is done then"
+            maker.renew()
+            await telling.look()
+            assert telling.may_go(1)
 
     run(main)
 

@@ -1,0 +1,125 @@
+"""What overlays are told, when a newer one is worth it, and a cache disk that hangs meanwhile. In virtual time, without
+threads."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.files import ChangedNames, Overlays
+from hfs.mountd.kernel import XattrAnswers
+from tests.conftest import Logs
+from tests.support.faults import healthy_staging, object_path, overwrite, put, run, stage
+from tests.support.makers import ROOT
+
+SOON_S = 10.0
+
+
+class Answers(XattrAnswers):
+    """How often those in C were told to wait no longer."""
+
+    given_up = 0
+
+    def give_up_looks(self) -> None:
+        self.given_up += 1
+
+
+class Told:
+    def __init__(self, staging: Cache, overlays: Overlays, answers: Answers) -> None:
+        self.staging = staging
+        self.overlays = overlays
+        self.answers = answers
+
+    async def of(self, file: StagedFile) -> bytes | None:
+        node: Any = FakeNode(file)
+        return await self.overlays.value(node, "user.overlay.metacopy", os.geteuid())
+
+    @property
+    def number(self) -> int:
+        return self.staging.telling.number
+
+
+class FakeNode:
+    def __init__(self, file: StagedFile) -> None:
+        self.id, self.version, self.path = file.version.inode, file.version, b"f"
+
+
+@asynccontextmanager
+async def telling(folder: Path) -> AsyncIterator[Told]:
+    async with healthy_staging(folder) as staging, trio.open_nursery() as nursery:
+        answers = Answers()
+        changed = ChangedNames(staging.telling, answers)
+        overlays = Overlays(staging, answers, changed, lambda: None, nursery, is_wanted=True)
+        await overlays.begin(ROOT, "", is_new=True)
+        nursery.start_soon(overlays.run)
+        yield Told(staging, overlays, answers)
+        nursery.cancel_scope.cancel()
+
+
+def test_a_disk_that_hangs_costs_a_look_up_a_second_and_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with telling(tmp_path) as told:
+            files = [await stage(told.staging, seed) for seed in (1, 2)]
+            assert await told.of(files[0]) == b""
+            is_well, read = trio.Event(), told.staging.context.threads.read
+
+            async def hangs(*call: Any) -> Any:
+                await is_well.wait()
+                return await read(*call)
+
+            told.staging.context.threads.read = hangs  # type: ignore[method-assign]  # as a thread would
+            told.staging.context.disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # not in memory
+            begun_s, given_up = trio.current_time(), told.answers.given_up
+            for _ in range(3):
+                assert await told.of(files[1]) is None
+            assert 2.9 < trio.current_time() - begun_s < 3.1
+            assert told.answers.given_up > given_up + 1, "nor do those wait whom C answers"
+            is_well.set()
+            assert await told.of(files[1]) == b""
+
+    run(main)
+
+
+def test_what_was_changed_by_others_is_read_again_and_told_in_a_newer_generation(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("staged bytes of 'f' .* cannot be read: .*wrong checksum")
+
+    async def main() -> None:
+        async with telling(tmp_path) as told:
+            file = await stage(told.staging, 1)
+            await trio.sleep(SOON_S)
+            os.utime(object_path(told.staging, file))
+            before = told.number
+            assert await told.of(file) is None
+            await trio.sleep(SOON_S)
+            assert told.number == before + 1
+            assert await told.of(file) == b""
+            overwrite(object_path(told.staging, file), 0, b"rot")
+            assert await told.of(file) is None
+            await trio.sleep(SOON_S)
+            assert await told.of(file) is None, "its first chunk was damaged"
+            assert 0 not in file.present
+
+    run(main)
+
+
+def test_what_comes_in_the_place_of_what_has_gone_is_worth_a_newer_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with telling(tmp_path) as told:
+            file = await stage(told.staging, 1)
+            await trio.sleep(SOON_S)
+            before = told.number
+            await trio.sleep(SOON_S)
+            assert told.number == before, "nothing has come"
+            told.staging.reclaim_queue.give_up(file, [1])
+            await told.staging.reclaimer.wait_idle()
+            assert put(told.staging, file, 1)
+            await told.staging.committer.wait_committed()
+            await trio.sleep(SOON_S)
+            assert told.number == before + 1
+            assert await told.of(file) == b""
+
+    run(main)
