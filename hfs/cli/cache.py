@@ -355,7 +355,7 @@ def _reporter(done: str, as_json: bool) -> Reporter:
 
 def _code(reporter: Reporter, done: str) -> int:
     """An evict that had to leave open files is partly done; a warm that found files staged is done."""
-    failed = reporter.total.failed + (reporter.total.skipped if done == "evicted" else 0)
+    failed = reporter.total.failed + (reporter.total.skipped + reporter.held_files if done == "evicted" else 0)
     if not failed:
         return DONE
     return PARTLY if reporter.total.files else FAILED

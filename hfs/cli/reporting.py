@@ -49,6 +49,10 @@ class Reporter:
         """Figures of all parts up to now; `faults` is not used."""
         self.pinned_files: int | None = None
         """That are pinned now (warm), or stay because they are (evict); None: the daemon does not say."""
+        self.held_files = self.held_bytes = 0
+        """What overlays may have open, and goes when they do not (evict)."""
+        self.holders: set[int] = set()
+        """Processes that have made these overlays."""
         self._before = Progress()
         self._started = time.monotonic()
 
@@ -96,6 +100,9 @@ class Reporter:
         self._before = self.total
         if "pinned_files" in result.detail:
             self.pinned_files = (self.pinned_files or 0) + int(result.detail["pinned_files"])
+        self.held_files += int(result.detail.get("held_files", 0))
+        self.held_bytes += int(result.detail.get("held_bytes", 0))
+        self.holders.update(result.detail.get("holders", ()))
         self.progress([(shown(fault.path), fault) for fault in result.faults])
 
     def _take(self, part: Progress) -> None:
@@ -166,6 +173,8 @@ class JsonReporter(Reporter):
             line |= {"room_bytes": total.room_bytes, "free_bytes": total.free_bytes}
         if final and self.pinned_files is not None:
             line["pinned_files"] = self.pinned_files
+        if final and self.held_files:
+            line |= {"held_files": self.held_files, "held_bytes": self.held_bytes, "holders": sorted(self.holders)}
         click.echo(json.dumps(line))
 
 
@@ -248,6 +257,10 @@ class BarReporter(Reporter):
         if total.failed:
             line += f"; {total.failed:,} failed"
         click.echo(line)
+        if self.held_files:
+            held = f"{count(self.held_files, 'file')}, {size(self.held_bytes)}"
+            by = ", ".join(f"process {pid}" for pid in sorted(self.holders)) or "commands that have ended"
+            complain(f"{held} more go when nobody has an older overlay open any more, of those that {by} made")
 
     def leave(self) -> None:
         if self._bar is not None:

@@ -241,6 +241,9 @@ class ToldCounts(TypedDict, total=False):
     """What `protocol.Warm` and `Evict` may add to their figures."""
 
     pinned_files: int
+    held_files: int
+    held_bytes: int
+    holders: list[int]
 
 
 class ToldEstimate(TypedDict):

@@ -100,10 +100,12 @@ class EvictionsByName:
         prefixes: Collection[bytes] = (b"",),
         source_ids: Collection[str] | None = None,
         before_s: float | None = None,
+        held: dict[int, int] | None = None,
     ) -> tuple[int, int]:
         """Evict the files at or below these paths, except what is open; see `StagedListing.rows` for both arguments.
         `before_s`: of these what was used last before that time, in seconds since the epoch, and is not pinned. Returns
-        (files, bytes of room given back): those that overlays let go of at once are among them."""
+        (files, bytes of room given back): those that overlays let go of at once are among them; `held` is given the
+        others, which go later, and their room by their number."""
         await self._committer.wait_committed()
         files = freed_bytes = 0
         left: dict[int, int] = {}
@@ -120,6 +122,8 @@ class EvictionsByName:
         if left:
             await self._reclaimer.telling.move(is_needed=False)
             gone = await self._wait_gone(left, SHOWN_S)
+        if held is not None:
+            held.update((number, left[number]) for number in left if number in self._reclaimer.telling.leavers)
         return files + len(gone), freed_bytes + sum(left[number] for number in gone)
 
     async def _wait_gone(self, numbers: Collection[int], at_most_s: float) -> list[int]:

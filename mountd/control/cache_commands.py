@@ -76,7 +76,9 @@ class CacheCommands:
         report: Report,  # noqa: ARG002 - the same for all commands; this one is done before anybody looks
     ) -> Result:
         """Drop what is staged below `paths`, or all of the cache; open files are skipped. `older_than_s`: only what was
-        last used longer ago than that, and is not pinned: `detail` then has "pinned_files" that stay, however old."""
+        last used longer ago than that, and is not pinned: `detail` then has "pinned_files" that stay, however old. What
+        overlays may have open goes later: "held_files", "held_bytes", and the "holders", processes that have made
+        them."""
         await self._cache.committer.wait_committed()
         paths = await self._named(paths)
         prefixes = paths if paths and not everything else EVERYTHING
@@ -88,10 +90,14 @@ class CacheCommands:
                 file = self._cache.files.get_nowait(row.version)
                 skipped += file is not None and is_open(file)
                 pinned += row.pinned and before_s is not None
-        files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids, before_s)
-        return Result(
-            files=files, bytes=freed_bytes, skipped=skipped, detail={"pinned_files": pinned} if pinned else {}
-        )
+        held: dict[int, int] = {}
+        files, freed_bytes = await self._cache.evictions.evict_paths(prefixes, source_ids, before_s, held)
+        detail: dict[str, object] = {"pinned_files": pinned} if pinned else {}
+        if held:
+            telling = self._cache.telling
+            holders = await telling.generation.holders(telling.number)
+            detail |= {"held_files": len(held), "held_bytes": sum(held.values()), "holders": holders}
+        return Result(files=files, bytes=freed_bytes, skipped=skipped, detail=detail)
 
     async def _named(self, paths: Sequence[bytes]) -> list[bytes]:
         """What they name where links are followed; as they are, where the source does not say."""

@@ -3,6 +3,7 @@ nothing while somebody records. Real mounts; makers that only say that they are.
 """
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -15,6 +16,7 @@ from hfs.client.client import Client
 from hfs.mounting import keeper
 from scripts.benchmarks.plain_user import UID
 from tests.fuse.harness import Hfs, must, run
+from tests.fuse.injection import injected, setting
 from tests.support.makers import FakeMaker
 from tests.support.pattern import pattern
 
@@ -114,11 +116,46 @@ def test_what_was_told_goes_when_its_maker_has_made_another(tmp_path: Path, hfs_
     maker = FakeMaker(Path(hfs.status()["io_mode"]["overlays"]["makers"]).parent)
     maker.renew()
     assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
-    run("hfs", "cache", "evict", hfs.path)
+    done = run("hfs", "cache", "evict", hfs.path)
+    assert done.returncode == 3
+    assert re.search(r"2 files, 9\.\d+ MB more go when .* of those that process 17 made$", done.stderr.strip()), done
     assert hfs.status()["staged"]["files"] == 2, "what nobody was told of has gone"
     assert told(hfs.path / "a")[0] is told(hfs.path / "large")[0] is None
     maker.renew()
     until(lambda: hfs.status()["staged"]["files"] == 0)
+    maker.end()
+
+
+SOON = injected(
+    setting("hfs.mountd.files.overlays:_QUIET_S", 0.2),
+    setting("hfs.mountd.files.overlays:_LOOK_S", 0.1),
+)
+
+
+@pytest.mark.parametrize("name", ["a", "large"])
+def test_what_is_found_damaged_is_fetched_again_and_told_in_a_newer_one(
+    tmp_path: Path, hfs_mount: HfsMount, name: str
+) -> None:
+    options = ("--io-mode", "overlay", "--immutable", "-o", "scrub=off")
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), *options, env=SOON))
+    must("hfs", "cache", "warm", hfs.path)
+    overlays = hfs.status()["io_mode"]["overlays"]
+    maker = FakeMaker(Path(overlays["makers"]).parent)
+    maker.renew()
+    empty, place = told(hfs.path / name)
+    assert empty == b""
+    assert place is not None
+    path = Path(overlays["objects"]) / os.fsdecode(place[1:])
+    with path.open("rb") as held:  # as an overlay has it
+        with path.open("r+b") as damaged:
+            damaged.write(b"rot")
+        assert run("hfs", "cache", "check", hfs.path).returncode != 0
+        wanted = (hfs.source / name).read_bytes()
+        until(lambda: os.pread(held.fileno(), LARGE, 0) == wanted)
+    shown = maker.number()
+    maker.renew()
+    until(lambda: told(hfs.path / name)[0] == b"")
+    until(lambda: maker.number() > shown)
     maker.end()
 
 
