@@ -1,4 +1,5 @@
-"""Sockets that nobody listens at, of killed daemons and keepers, and their directories where those are empty.
+"""Sockets that nobody listens at, of killed daemons and keepers, mountpoints of ended commands, and the directories of
+both where those are empty.
 
 The directories are of their users, who may change them while root looks: so all is done below an open descriptor, of
 a directory that is its user's alone and no link.
@@ -7,6 +8,7 @@ a directory that is its user's alone and no link.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -77,11 +79,24 @@ def _swept(descriptor: int, directory: str, uid: int, stale: list[str], *, dry_r
     for name in stale:
         if socket_places.is_stale(descriptor, name):
             yield _removed(descriptor, directory, name, dry_run=dry_run)
+    yield from _mountpoints(descriptor, directory, dry_run=dry_run)
     is_in_tmp = socket_places.user_of(os.path.basename(directory)) == uid and os.path.dirname(directory) == "/tmp"
     if uid and is_old and is_in_tmp and not os.listdir(descriptor):
         if not dry_run:
             os.rmdir(directory)
         yield Swept("directory", directory, "empty directory of sockets")
+
+
+def _mountpoints(descriptor: int, directory: str, *, dry_run: bool) -> Iterator[Swept]:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # somebody mounts there just now
+    for name in socket_places.left_mountpoints(descriptor, directory):
+        with contextlib.suppress(OSError):  # mounted, or not empty
+            if not dry_run:
+                os.rmdir(name, dir_fd=descriptor)
+            yield Swept("directory", f"{directory}/{name}", "mountpoint of a command that has ended")
 
 
 def _removed(descriptor: int, directory: str, name: str, *, dry_run: bool) -> Swept:

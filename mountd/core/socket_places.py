@@ -226,19 +226,27 @@ def _alone(directory: str) -> Iterator[None]:
 
 
 def _remove_mountpoints(directory: str) -> None:
-    """Empty directories that `mountpoint_of` has made, of which no daemon and no keeper has a socket any more.
+    with opened(directory, os.geteuid()) as descriptor:
+        for name in left_mountpoints(descriptor, directory):
+            with contextlib.suppress(OSError):  # mounted, in use otherwise, or gone meanwhile
+                os.rmdir(name, dir_fd=descriptor)
+
+
+def left_mountpoints(descriptor: int, directory: str) -> list[str]:
+    """Names, in a directory of this path that is open, of what `mountpoint_of` has made a while ago, and of which no
+    daemon and no keeper has a socket any more.
 
     Sockets tell it, since removing a directory takes a mount away that only other mount namespaces see there.
     """
-    found = os.listdir(directory)
+    found = names(descriptor, f"-{_MOUNT}", DAEMON, KEEPER)
     in_use = {name[: name.index("-") + 1] for name in found if name.endswith((DAEMON, KEEPER)) and "-" in name}
-    old_s = time.time() - _STARTING_S
+    old_s, left = time.time() - _STARTING_S, []
     for name in found:
-        path = f"{directory}/{name}"
-        if name.endswith(f"-{_MOUNT}") and prefix_of(path) not in in_use:
-            with contextlib.suppress(OSError):  # mounted, in use otherwise, or gone meanwhile
-                if os.lstat(path).st_mtime < old_s:
-                    os.rmdir(path)
+        if name.endswith(f"-{_MOUNT}") and prefix_of(f"{directory}/{name}") not in in_use:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if os.lstat(name, dir_fd=descriptor).st_mtime < old_s:
+                    left.append(name)
+    return left
 
 
 def _make_private(directory: str, *, for_others: bool = False) -> bool:

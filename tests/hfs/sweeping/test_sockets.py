@@ -1,5 +1,6 @@
 """Sockets that nobody listens at are removed, and nothing else, from nobody's directory but its user's."""
 
+import fcntl
 import os
 import socket
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.core.socket_places import opened, prefix_of
 from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import sockets
 
@@ -39,6 +41,21 @@ def test_what_is_stale_goes(directory: Path) -> None:
     assert swept(directory) == stale
     assert sorted(os.listdir(directory)) == ["dead.other", "live.sock", "plain.sock"]
     assert swept(directory) == []
+
+
+def test_mountpoints_of_ended_commands_go(tmp_path: Path) -> None:
+    """Not one that was made a moment ago, nor one whose daemon may live; and none while somebody mounts there."""
+    tmp_path.chmod(0o700)
+    for name in ("old", "young", "used"):
+        (tmp_path / f"{name}-mount").mkdir()
+        if name != "young":
+            os.utime(tmp_path / f"{name}-mount", (1, 1))
+    (tmp_path / f"{prefix_of(f'{tmp_path}/used-mount')}0.sock").touch()
+    with opened(str(tmp_path), UID) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert swept(tmp_path) == []
+    assert swept(tmp_path, dry_run=True) == swept(tmp_path) == [f"{tmp_path}/old-mount"]
+    assert {path.name for path in tmp_path.glob("*-mount")} == {"young-mount", "used-mount"}
 
 
 def test_a_directory_of_others_is_left(directory: Path) -> None:
