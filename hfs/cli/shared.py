@@ -127,12 +127,18 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
                 inside, mountpoint, part = True, given.name, ""
                 found.setdefault(mountpoint, MountTarget(mountpoint, Client(given.control()), []))
         if not inside:
-            raise ConfigError(f"{path}: not in a mount of hfs; hfs status lists the mounts")
+            raise ConfigError(f"{path}: {_not_in_a_mount(place)}; hfs status lists the mounts")
         if mountpoint not in found:
             found[mountpoint] = MountTarget(mountpoint, Client(find_socket(mountpoint)), [], part)
         target = found[mountpoint]
         target.paths.append(target.named(os.fsencode(place[len(mountpoint.rstrip("/")) :].lstrip("/"))))
     return list(found.values())
+
+
+def _not_in_a_mount(place: str) -> str:
+    if mountinfo.lies_in_overlay(place):
+        return "in an overlay over a mount that is not seen here: give its path where it is"
+    return "not in a mount of hfs"
 
 
 def sole_mount(argument: str = "MOUNT") -> str:

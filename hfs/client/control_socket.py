@@ -82,19 +82,24 @@ class ControlSocket:
             )
             if isinstance(address, str) or error.errno not in _NOT_SEEN or (owner is not None and os.geteuid() == 0):
                 raise silent from None  # root waits for no mount of another user, which may not answer for ever
-            self._go_through_mount(address.place, limit_s, silent)
+            self._go_through_mount(address, limit_s, silent)
 
     @property
     def through_mount(self) -> bool:
         """The other end of the socket is a thread of ours."""
         return self.delay_s > 0
 
-    def _go_through_mount(self, place: str, limit_s: float, silent: DaemonSilent) -> None:
+    def _go_through_mount(self, address: ControlAddress, limit_s: float, silent: DaemonSilent) -> None:
         """Raises `silent` where the mount offers no way, and DaemonSilent."""
         from hfs.client.tunnel import LONGEST_S, open_tunnel  # few need it, and it brings ctypes
 
+        place = address.place
         try:
-            mount = mountinfo.enclosing(mountinfo.canonical(place))
+            canonical, _ = mountinfo.below_overlay(mountinfo.canonical(place))
+            if mountinfo.lies_in_overlay(canonical):
+                seen = f"have {printable(os.path.dirname(address.path))} seen here too"
+                raise DaemonSilent(f"{silent}; and no connection goes through the overlay at {place}: {seen}") from None
+            mount = mountinfo.enclosing(canonical)
             if mount is None or not mount.may_be_hfs:
                 raise silent from None
             self.socket = open_tunnel(mount.mountpoint, limit_s)

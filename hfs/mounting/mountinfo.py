@@ -100,15 +100,24 @@ def parse(table: str) -> list[Mount]:
 def mounts(process: int | str = "self") -> list[Mount]:
     """What this process sees mounted. Where mounts are stacked, the later one lies on top. Of another one: raises
     OSError."""
+    return [mount for mount in _all(process) if not mount.is_our_overlay]
+
+
+def _all(process: int | str = "self") -> list[Mount]:
     with open(TABLE.replace("self", str(process)), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return [mount for mount in parse(file.read()) if not mount.is_our_overlay]
+        return parse(file.read())
+
+
+def lies_in_overlay(path: str) -> bool:
+    """Whether what is seen at this (canonical) path is an overlay of ours."""
+    mount = enclosing(path, _all())
+    return mount is not None and mount.is_our_overlay
 
 
 def below_overlay(path: str) -> tuple[str, str | None]:
     """The (canonical) path where no overlay of ours covers it, if its mount is seen elsewhere too, and None; else the
     path, and the mountpoint that is covered: what an overlay shows of its root is not the mount's."""
-    with open(TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        table = parse(file.read())
+    table = _all()
     covered = {mount.mountpoint for mount in table if mount.is_our_overlay}
     table = [mount for mount in table if not mount.is_our_overlay]
     mount = enclosing(path, table) if covered else None

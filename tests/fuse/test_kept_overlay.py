@@ -291,3 +291,15 @@ def test_a_command_that_reads_something_else_keeps_none(hfs: Hfs, tmp_path: Path
         hfs.umount()
         process.communicate(timeout=40)
     gone(hfs)
+
+
+APART = """
+mount -t tmpfs none /run && mkdir /run/data && mount --bind "$1" /run/data || exit 99
+exec hfs status /run/data
+"""
+
+
+def test_where_the_overlay_alone_is_seen_commands_say_so(hfs: Hfs) -> None:
+    done = run("unshare", "--mount", "sh", "-c", APART, "sh", hfs.path)
+    assert done.returncode == 2
+    assert "/run/data: in an overlay over a mount that is not seen here" in done.stderr
