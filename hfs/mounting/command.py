@@ -28,7 +28,9 @@ FORWARDED = frozenset(
 """What schedulers, people and training frameworks send: to end, and to save a checkpoint first. SIGTSTP and SIGCONT are
 left alone: job control works on the whole group."""
 
-NEWS = FORWARDED | {signal.SIGCHLD, signal.SIGIO}
+_LOOKS = frozenset({signal.SIGCHLD, signal.SIGIO, signal.SIGALRM})
+"""At which it is looked what there is to do."""
+NEWS = FORWARDED | _LOOKS
 """What is to be blocked for `run_command`."""
 _MEANWHILE_S = 0.5
 """So long a reader waits at most before somebody notices that its mount's keeper was killed."""
@@ -82,11 +84,16 @@ def run_command(
     if view is not None:
         view.fault()
     started(process.pid)
-    while True:
-        news = signal.sigtimedwait(NEWS, _MEANWHILE_S)
-        if news is None or news.si_signo in {signal.SIGCHLD, signal.SIGIO}:
-            if process.poll() is not None:
-                return process.returncode
-            meanwhile()
-        elif news.si_code != _SI_KERNEL or os.getpgid(process.pid) != os.getpgrp():
-            process.send_signal(news.si_signo)
+    # Not by sigtimedwait: of whoever was stopped for longer (Ctrl-Z) Python says that a signal came which never did.
+    signal.setitimer(signal.ITIMER_REAL, _MEANWHILE_S, _MEANWHILE_S)
+    try:
+        while True:
+            news = signal.sigwaitinfo(NEWS)
+            if news.si_signo in _LOOKS:
+                if process.poll() is not None:
+                    return process.returncode
+                meanwhile()
+            elif news.si_code != _SI_KERNEL or os.getpgid(process.pid) != os.getpgrp():
+                process.send_signal(news.si_signo)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

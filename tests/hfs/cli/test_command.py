@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[3]
 RUNNER = """
 import signal, sys
-from hfs.mounting.command import FORWARDED, run_command
-signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+from hfs.mounting import command
+from hfs.mounting.command import NEWS, run_command
+command._MEANWHILE_S = 0.01
+signal.pthread_sigmask(signal.SIG_BLOCK, NEWS)
 try:
     code = run_command(sys.argv[1:])
 except OSError as error:
@@ -83,6 +86,26 @@ def test_signals_are_forwarded_once() -> None:
         process.stdin.close()
         assert process.wait() == 0
         assert shown == "{10: 1, 15: 1, 2: 1}\n"
+
+
+def test_who_was_stopped_for_long_forwards_nothing() -> None:
+    """As by Ctrl-Z: Python's own sigtimedwait gives signals then that never came."""
+    with subprocess.Popen(
+        python(COUNTER), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"ready {process.pid}\n"
+        for _ in range(5):
+            process.send_signal(signal.SIGSTOP)
+            assert os.waitid(os.P_PID, process.pid, os.WSTOPPED) is not None
+            threading.Event().wait(0.02)  # longer than it waits for signals here
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "{}\n"
+        process.stdin.close()
+        assert process.wait() == 0
 
 
 def test_ctrl_c_on_a_terminal_reaches_the_command_once() -> None:
