@@ -56,7 +56,7 @@ class ChangedNames:
     @property
     def held(self) -> bool:
         """Names may lead elsewhere, and a generation that knows of it is about to come."""
-        return not self._end.is_set() and trio.current_time() < self._until_s
+        return trio.current_time() < self._until_s
 
     @property
     def as_before(self) -> bool:

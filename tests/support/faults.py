@@ -31,6 +31,7 @@ from hfs.mountd.cache.objects import Shrinker
 from hfs.mountd.cache.objects.context import Trust, nothing_planned
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.cache.told_objects import OverlayAnswers
 from hfs.mountd.core.config import VerifyWanted
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.encoding import EncodingChoice
@@ -244,6 +245,7 @@ async def healthy_staging(
     answers: ObjectAnswers | None = None,
     maker: ObjectMaker | None = None,
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
+    overlay_answers: OverlayAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
@@ -275,6 +277,7 @@ async def healthy_staging(
         maker=maker,
         planned=planned,
         lost_under_readers=lost_under_readers,
+        overlay_answers=overlay_answers,
     ) as staging:
         if encoding:
             staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.cache import Cache
+from hfs.mountd.cache import Cache, StagedFile
 
 ROOT = Attributes(0o40755, 1, 2, os.geteuid(), os.getegid(), 0, 4096, 8, 4096, 1, 2, 3)
 """Of a mount."""
@@ -42,3 +42,14 @@ class FakeMaker:
 async def begun(staging: Cache, *, is_new: bool = True) -> None:
     """Overlays are offered."""
     await staging.telling.begin(ROOT, is_new=is_new)
+
+
+def number_of(file: StagedFile) -> int:
+    """Of its object."""
+    assert file.object_id is not None
+    return file.object_id
+
+
+def told(staging: Cache, file: StagedFile) -> bool:
+    """Tell an overlay of it. Whether that may be."""
+    return staging.telling.tell(number_of(file))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.cache import StagedFile
 from hfs.mountd.cache.makers import Makers
 from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
 from hfs.mountd.files import ChangedNames
@@ -25,20 +25,11 @@ from tests.support.faults import (
     stage,
     version_of,
 )
-from tests.support.makers import ROOT, FakeMaker, begun
+from tests.support.makers import ROOT, FakeMaker, begun, number_of, told
 
 ROOM = CHUNK_BYTES + 4096
 SOON_S, LATER_S = 0.5, 3.0
 """What leaves is looked at every 20 ms, and a number that is to be moved is within a second."""
-
-
-def number_of(file: StagedFile) -> int:
-    assert file.object_id is not None
-    return file.object_id
-
-
-def told(staging: Cache, file: StagedFile) -> bool:
-    return staging.telling.tell(number_of(file))
 
 
 def test_stamps_of_numbers_that_have_gone_take_no_memory() -> None:

@@ -1,5 +1,8 @@
 """Threads that were sent away from a node are known as long as the node lives."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import trio
 import trio.testing
 
@@ -58,3 +61,12 @@ def test_a_daemon_that_takes_over_sends_nobody_away_at_first() -> None:
         assert not away.may_have(7)
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_while_somebody_makes_overlays_nobody_is_sent_away() -> None:
+    """An overlay keeps to the node that it has looked up: it would not find the other one."""
+    telling: Any = SimpleNamespace(has_makers=False)
+    away = SentAway(telling)
+    assert not away.may_have(7)
+    telling.has_makers = True
+    assert away.may_have(7)

@@ -13,7 +13,8 @@ import pytest
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.object_maker import KnownObject
 from hfs.mountd.base.seen import seen_names
-from hfs.mountd.kernel import PlaneLeaves, SmallFetches, XattrAnswers, fastpath
+from hfs.mountd.kernel import DataPlane, PlaneLeaves, SmallFetches, XattrAnswers, fastpath
+from hfs.policies.iomode import SMALL_BYTES
 from tests.support.plane_kernel import Kernel, serving
 
 pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="without the extension all come to Python")
@@ -26,24 +27,34 @@ NONE = errno.ENODATA
 class Plane:
     """With one staged leaf, of object 5."""
 
-    def __init__(self, kernel: Kernel, leaves: PlaneLeaves, objects: Path) -> None:
-        self.kernel, self.leaves, self.objects = kernel, leaves, objects
+    def __init__(self, kernel: Kernel, data_plane: DataPlane, objects: Path) -> None:
+        self.kernel, self.data_plane, self.objects = kernel, data_plane, objects
+        leaves = PlaneLeaves(data_plane)
         self.answers = XattrAnswers()
         self.answers.tell_overlays(True)
         (objects / "05").mkdir(parents=True)
         self.object = objects / "05" / "5"
         self.object.write_bytes(b"staged")
         self.directory = os.open(objects, os.O_RDONLY)
-        fetches = SmallFetches()
-        fetches.store_in(self.directory, 0)
-        found = os.stat(self.object)
-        fetches.know([KnownObject(5, found.st_ino, 0, 70, 6, found.st_ctime_ns, 2, 3)])
+        self.leaves, self.fetches = leaves, SmallFetches()
+        self.fetches.store_in(self.directory, 0)
         leaves.begin(FIRST, 0)
-        attributes = Attributes(stat.S_IFREG | 0o640, 70, 1, 1000, 100, 0, 6, 8, 4096, 1, 2, 3)
-        assert leaves.put(3, seen_names([b"a"], [attributes], 0), bytearray(1), valid_s=1000) == (1, [])
-        looked_up = kernel.look_up(3, b"a")
-        assert looked_up is not None
-        self.node = looked_up[0]
+        self.know(5, 70, self.object)
+        (self.node,) = self.nodes(3, [b"a"], 70, 6)
+
+    def know(self, number: int, inode: int, place: Path) -> None:
+        """The object of the file with this inode."""
+        found = os.stat(place)
+        self.fetches.know([KnownObject(number, found.st_ino, 0, inode, found.st_size, found.st_ctime_ns, 2, 3)])
+
+    def nodes(self, directory: int, names: list[bytes], inode: int, size: int) -> list[int]:
+        """Of leaves whose inodes begin with this one."""
+        plain = Attributes(stat.S_IFREG | 0o640, inode, 1, 1000, 100, 0, size, 8, 4096, 1, 2, 3)
+        attributes = [plain._replace(inode=inode + number) for number in range(len(names))]
+        seen = seen_names(names, attributes, 0)
+        assert self.leaves.put(directory, seen, bytearray(len(names)), valid_s=1000) == (len(names), [])
+        found = [self.kernel.look_up(directory, name) for name in names]
+        return [each[0] for each in found if each is not None]
 
     def told(self, *names: bytes) -> list[int | bytes | None]:
         return [self.kernel.xattr(self.node, name) for name in names]
@@ -57,14 +68,13 @@ class Plane:
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[Plane]:
     with serving() as (data_plane, kernel):
-        leaves = PlaneLeaves(data_plane)
-        made = Plane(kernel, leaves, tmp_path / "objects")
+        made = Plane(kernel, data_plane, tmp_path / "objects")
         made.heard()
         yield made
         made.answers.tell_overlays(False)
         made.answers.tell_again([5])
-        leaves.end()
-        leaves.take(3, b"a")
+        made.leaves.end()
+        made.leaves.take(3, b"a")
         data_plane.take_object(5)
         SmallFetches().store_in(-1, 0)
         os.close(made.directory)
@@ -112,6 +122,35 @@ def test_one_that_was_changed_is_told_to_nobody(plane: Plane) -> None:
     assert plane.told(METACOPY, REDIRECT) == [NONE, NONE]
     plane.object.unlink()
     assert plane.told(METACOPY, REDIRECT) == [NONE, NONE]
+
+
+def test_who_has_heard_of_one_is_told_where_it_lies_whatever_has_become_of_it(plane: Plane) -> None:
+    assert plane.told(METACOPY) == [b""]
+    os.utime(plane.object)
+    assert plane.told(REDIRECT) == [b"/05/5"], "its look-up would fail"
+
+
+def test_nodes_that_share_a_place_have_nothing_to_do_with_each_other(plane: Plane) -> None:
+    names = [b"%d" % number for number in range(5000)]
+    nodes = plane.nodes(4, names, 1000, 6)
+    other = next(node for node in nodes if node != plane.node and node % 4096 == plane.node % 4096)
+    assert plane.told(METACOPY) == [b""]
+    assert [plane.kernel.xattr(other, name) for name in (REDIRECT, METACOPY)] == [NONE, NONE]
+    os.utime(plane.object)
+    assert plane.told(REDIRECT) == [b"/05/5"]
+    for name in names:
+        plane.leaves.take(4, name)
+
+
+def test_what_may_have_several_chunks_is_pythons(plane: Plane) -> None:
+    large = plane.objects / "05" / "large"
+    with large.open("wb") as file:
+        file.truncate(SMALL_BYTES + 1)
+    plane.know(261, 90, large.rename(plane.objects / "05" / "261"))
+    (node,) = plane.nodes(4, [b"large"], 90, SMALL_BYTES + 1)
+    assert plane.kernel.xattr(node, METACOPY) is None
+    plane.leaves.take(4, b"large")
+    plane.data_plane.take_object(261)
 
 
 def test_others_are_told_nothing(plane: Plane) -> None:

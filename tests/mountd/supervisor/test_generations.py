@@ -4,6 +4,7 @@ each, whose removal is its end; children and inotify are real."""
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import select
 import signal
@@ -31,7 +32,9 @@ class Place:
         for made in (self.roots, self.makers):
             made.mkdir()
         self.fault: OSError | None = None
-        self.hangs = folder / "hangs"
+        self.hangs, self.halfway = folder / "hangs", folder / "halfway"
+        self.is_shut = False
+        """The root of what is made may not be read."""
         self.move(1)
         self.layers = Layers("/objects", "hfs#x", "/top", str(self.makers / "number"), str(self.makers))
         monkeypatch.setattr(module.overlay, "put", self._put)
@@ -47,8 +50,9 @@ class Place:
             raise self.fault
         root = self.roots / str(layers.number_now())
         root.mkdir()
-        made(str(root), 0)
+        made("/nowhere" if self.is_shut else str(root), layers.number_now())
         while self.hangs.exists():
+            self.halfway.touch()
             signal.pause()
 
     def _take_away(self, _place: str, *, lazily: bool = True) -> None:
@@ -110,6 +114,7 @@ def renewed(generations: Generations, place: Place, number: int) -> None:
 
 def test_the_file_is_there_before_anything_is_made_and_goes_at_the_end(place: Place) -> None:
     place.move(7)
+    before = os.listdir("/proc/self/fd")
     made = Generations(place.layers, "/data")
     assert (place.said, place.is_locked(), list(place.roots.iterdir())) == ((7, 7), True, [])
     assert place.file.name.startswith(f"maker-{os.getpid()}-")
@@ -117,6 +122,7 @@ def test_the_file_is_there_before_anything_is_made_and_goes_at_the_end(place: Pl
     assert [root.name for root in place.roots.iterdir()] == ["7"]
     assert made.end()
     assert [path.name for path in place.makers.iterdir()] == ["number"]
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_the_oldest_is_told_until_it_has_gone(place: Place, made: Generations) -> None:
@@ -131,6 +137,18 @@ def test_the_oldest_is_told_until_it_has_gone(place: Place, made: Generations) -
     assert select.select([made.descriptor], [], [], 0)[0], "the end of one wakes who waits"
     made.look()
     assert place.said == (5, 5)
+
+
+def test_the_first_may_be_put_in_place_by_who_is_to_see_it(place: Place) -> None:
+    place.move(3)
+    made = Generations(place.layers, "/data")
+    made.began(made.put_first(), [])
+    made.look()
+    assert (made.is_made, place.said, [root.name for root in place.roots.iterdir()]) == (True, (3, 3), ["3"])
+    place.goes(3)
+    made.look()
+    assert made.was_taken_away
+    assert made.end()
 
 
 def test_nothing_is_made_while_nothing_changed(place: Place, made: Generations) -> None:
@@ -154,6 +172,7 @@ def test_at_the_bound_nothing_is_made_until_one_has_gone(place: Place, made: Gen
     place.move(99)
     for _ in range(5):
         made.look()
+    assert made._making is None
     assert place.said == (1, MOST)
     assert len(list(place.roots.iterdir())) == MOST
     place.goes(3)
@@ -199,12 +218,13 @@ def test_one_whose_maker_was_killed_halfway_counts(place: Place, made: Generatio
     look_until(made, lambda: made.is_made)
     place.hangs.touch()
     place.move(2)
-    look_until(made, lambda: (place.roots / "2").exists())
+    look_until(made, place.halfway.exists)
     assert made._making is not None
     os.kill(made._making._pid, signal.SIGKILL)
     place.hangs.unlink()
     (said,) = look_until(made, lambda: made._making is None)
     assert "Input/output error" in said
+    made._again_s = math.inf
     place.goes(1)
     look_until(made, lambda: place.said == (2, 1))  # told a moment later where the one that was killed is still going
 
@@ -225,16 +245,66 @@ def test_what_fails_is_said_once_and_tried_again(place: Place, made: Generations
     look_until(made, lambda: place.said == (1, 2))
 
 
-def test_what_is_in_use_at_the_end_is_left_and_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("used", [1, 2])
+def test_what_is_in_use_at_the_end_is_left_and_told(place: Place, monkeypatch: pytest.MonkeyPatch, used: int) -> None:
     made = Generations(place.layers, "/data")
     look_until(made, lambda: made.is_made)
-    place.roots.joinpath("1", "used").touch()
     renewed(made, place, 2)
+    place.roots.joinpath(str(used), "used").touch()
     assert not made.end(lazily=False)
+    assert not made.end(lazily=False, sure=True)
     assert place.said == (1, 2), "it goes on"
     monkeypatch.setattr(module, "_END_S", 0.1)
     assert made.end()
+    assert (place.said, place.is_locked()) == ((used, 2), False)
+
+
+def test_what_was_replaced_and_has_not_gone_may_be_in_use(place: Place) -> None:
+    made = Generations(place.layers, "/data")
+    look_until(made, lambda: made.is_made)
+    renewed(made, place, 2)
+    assert made.replaced == [1]
+    assert not made.end(lazily=False)
+    assert made.end(lazily=False, sure=True), "whoever asks knows better"
+    assert [path.name for path in place.makers.iterdir()] == ["number"]
+
+
+def test_one_whose_root_may_not_be_read_counts_to_the_end(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_END_S", 3600.0)
+    place.is_shut = True
+    made = Generations(place.layers, "/data")
+    look_until(made, lambda: made.is_made)
+    renewed(made, place, 2)
+    place.goes(1)
+    made.look()
+    assert place.said == (1, 2), "nobody tells"
+    assert made.end(), "nor is it waited for"
     assert (place.said, place.is_locked()) == ((1, 2), False)
+
+
+def test_where_no_process_is_to_be_had_all_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Generations(place.layers, "/data")
+    look_until(made, lambda: made.is_made)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "")
+
+    monkeypatch.setattr(module, "Errand", refuse)
+    place.move(2)
+    said = made.look()
+    assert said is not None
+    assert "Resource temporarily unavailable" in said
+    assert made.look() is None
+    monkeypatch.setattr(module, "_END_S", 0.1)
+    assert made.end()
+    assert (place.said, place.is_locked()) == ((1, 1), False)
+
+
+def test_a_number_that_has_gone_asks_for_nothing(place: Place, made: Generations) -> None:
+    look_until(made, lambda: made.is_made)
+    (place.makers / "number").unlink()
+    assert made.look() is None
+    assert made._making is None
 
 
 def test_what_others_have_taken_away_is_known(place: Place, made: Generations) -> None:
@@ -246,6 +316,11 @@ def test_what_others_have_taken_away_is_known(place: Place, made: Generations) -
     place.goes(2)
     made.look()
     assert made.was_taken_away
+    place.hangs.touch()
+    place.move(3)
+    made.look()
+    assert not made.was_taken_away, "the next one is about to come"
+    place.hangs.unlink()
 
 
 def test_without_a_directory_for_makers_none_says_anything(place: Place) -> None:
