@@ -113,7 +113,12 @@ class CopiedSampler:
             self._end()
 
 
-def copied_at_begin(sampler: Any, index_of: IndexOf | None, *, ahead: bool) -> CopiedSampler | None:  # noqa: ANN401
+def copied_at_begin(
+    sampler: Any,  # noqa: ANN401 - any sampler
+    index_of: IndexOf | None,
+    *,
+    ahead: bool,
+) -> CopiedSampler | None:
     """A copy of a sampler that is about to be begun; None: it may not be copied. Raises whatever copying raises."""
     return CopiedSampler(sampler, index_of, ahead=ahead) if ahead or _is_of_a_library(sampler) else None
 

@@ -150,14 +150,14 @@ def own_cache(root: Path) -> Path:
 
 
 @contextlib.contextmanager
-def stopped(daemon: int, keeper: int) -> Iterator[None]:
+def stopped(*daemon_and_keeper: int) -> Iterator[None]:
     """The daemon hangs, and its keeper, which would end it, sees nothing of that."""
-    for process in (keeper, daemon):
+    for process in reversed(daemon_and_keeper):
         os.kill(process, signal.SIGSTOP)
     try:
         yield
     finally:
-        for process in (daemon, keeper):
+        for process in daemon_and_keeper:
             os.kill(process, signal.SIGCONT)
 
 

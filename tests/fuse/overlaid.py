@@ -1,11 +1,17 @@
 """What tests of overlays share."""
 
 import functools
+import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from tests.fuse.harness import run
+from hfs.mounting import keeper
+from tests.fuse.harness import Hfs, run
+from tests.support.pattern import pattern
+
+SMALL, LARGE = 50_000, 9 << 20
 
 
 @functools.cache
@@ -19,3 +25,39 @@ def until(condition: Callable[[], bool]) -> None:
     """The limit of the test ends it else."""
     while not condition():
         threading.Event().wait(0.05)
+
+
+def until_another(seen: Callable[[], Sequence[object]], number: Path, value: int) -> None:
+    """Have makers make another one, and wait until it alone is seen. `number`: the file that they read."""
+    before, following = seen(), number.with_name("next")
+    following.write_text(str(value))
+    os.chown(following, number.stat().st_uid, number.stat().st_gid)
+    following.rename(number)
+    until(lambda: len(now := seen()) == 1 and now != before)
+
+
+def filled(folder: Path) -> Path:
+    folder.mkdir()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        (folder / name).write_bytes(pattern(number, 0, SMALL))
+    (folder / "large").write_bytes(pattern(9, 0, LARGE))
+    return folder
+
+
+def told(path: Path) -> list[bytes | None]:
+    """What an overlay would be told of this file."""
+    found: list[bytes | None] = []
+    for name in ("metacopy", "redirect"):
+        try:
+            found.append(os.getxattr(path, f"trusted.overlay.{name}"))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def uncovered(hfs: Hfs) -> Hfs:
+    """Without the overlay of root's own, which shows no such attributes."""
+    kept = keeper.find(str(hfs.path))
+    assert kept is not None
+    assert kept.make_overlay(None)
+    return hfs

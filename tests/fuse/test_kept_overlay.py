@@ -16,8 +16,8 @@ from hfs.client.client import find_socket
 from hfs.mountd.supervisor.maker_file import NUMBERS
 from hfs.mountd.supervisor.table import device_at, overlay_lies_at
 from hfs.mounting import mountinfo
-from tests.fuse.harness import Hfs, environment, hfs_command, kill, must, run, unmount_lazily, wait_gone
-from tests.fuse.overlaid import this_kernel_has_them, until
+from tests.fuse.harness import Hfs, environment, hfs_command, kill, must, run, stopped, unmount_lazily, wait_gone
+from tests.fuse.overlaid import this_kernel_has_them, until, until_another
 from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
@@ -64,18 +64,6 @@ def is_right(hfs: Hfs, *names: str) -> bool:
     return all((hfs.path / name).read_bytes() == (hfs.source / name).read_bytes() for name in names or NAMES)
 
 
-@contextlib.contextmanager
-def silent(hfs: Hfs) -> Iterator[None]:
-    """Keeper and daemon do nothing."""
-    for pid in (hfs.keeper, hfs.pid):
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in (hfs.keeper, hfs.pid):
-            os.kill(pid, signal.SIGCONT)
-
-
 def gone(hfs: Hfs) -> None:
     """All of it, and nothing is left."""
     assert all(wait_gone(pid) for pid in (hfs.keeper, hfs.pid)), hfs.log_text()
@@ -86,7 +74,7 @@ def gone(hfs: Hfs) -> None:
 def test_what_is_staged_is_read_while_nobody_serves_and_umount_leaves_nothing(hfs: Hfs) -> None:
     staged(hfs)
     assert is_right(hfs)
-    with silent(hfs):
+    with stopped(hfs.pid, hfs.keeper):
         assert is_right(hfs)
     assert "overlay" in must(hfs_command(), "status", hfs.path).splitlines()[0]
     listed = json.loads(run(hfs_command(), "status", "--json").stdout)["mounts"]
@@ -242,10 +230,7 @@ def test_openers_by_path_see_no_renewal(hfs: Hfs) -> None:
         thread.start()
     try:
         for made in range(20):
-            before = overlays(hfs.path)
-            number.with_name("next").write_text(str(1000 + made))
-            number.with_name("next").rename(number)
-            until(lambda before=before: overlays(hfs.path) != before and len(overlays(hfs.path)) == 1)  # type: ignore[misc]
+            until_another(lambda: overlays(hfs.path), number, 1000 + made)
     finally:
         ended.set()
         for thread in threads:
@@ -257,10 +242,12 @@ def test_openers_by_path_see_no_renewal(hfs: Hfs) -> None:
 def test_a_mount_that_does_not_answer_holds_up_neither_keeper_nor_end(hfs: Hfs) -> None:
     staged(hfs)
     number = Path(hfs.status()["io_mode"]["overlays"]["number"])
+    children = Path(f"/proc/{hfs.keeper}/task/{hfs.keeper}/children")
+    before = children.read_text().split()
     os.kill(hfs.pid, signal.SIGSTOP)
     number.with_name("next").write_text("1000")
     number.with_name("next").rename(number)
-    until(lambda: len(os.listdir(f"/proc/{hfs.keeper}/task/{hfs.keeper}")) > 0)
+    until(lambda: len(children.read_text().split()) > len(before))
     must(hfs_command(), "umount", "--lazy", hfs.path)
     hfs.expect_warning("did not answer")
     gone(hfs)

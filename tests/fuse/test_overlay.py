@@ -17,45 +17,14 @@ import pytest
 
 from hfs.client.client import Client
 from hfs.mountd.supervisor import overlay
-from hfs.mounting import keeper
+from hfs.mountd.supervisor.table import overlay_lies_at
 from scripts.benchmarks.plain_user import UID, as_plain_user
 from tests.fuse.harness import Hfs, environment, kill, must, processes_of_run, run, stopped, wait_gone
-from tests.fuse.overlaid import this_kernel_has_them, until
-from tests.support.pattern import pattern
+from tests.fuse.overlaid import LARGE, SMALL, filled, this_kernel_has_them, told, uncovered, until, until_another
 
 HfsMount = Callable[..., Hfs]
 
-SMALL, LARGE = 50_000, 9 << 20
-NAMES = ("metacopy", "redirect")
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
-
-
-def filled(folder: Path, names: tuple[str, ...] = ("a", "b", "c")) -> Path:
-    folder.mkdir()
-    for number, name in enumerate(names):
-        (folder / name).write_bytes(pattern(number + 1, 0, SMALL))
-    (folder / "large").write_bytes(pattern(9, 0, LARGE))
-    return folder
-
-
-def told(path: Path) -> list[bytes | None]:
-    """What an overlay would be told of this file."""
-    found: list[bytes | None] = []
-    for name in NAMES:
-        try:
-            found.append(os.getxattr(path, f"trusted.overlay.{name}"))
-        except OSError:
-            found.append(None)
-    return found
-
-
-def uncovered(hfs: Hfs) -> Hfs:
-    """Without the overlay of root's own, which shows no such attributes."""
-    kept = keeper.find(str(hfs.path))
-    assert kept is not None
-    assert kept.make_overlay(None)
-    return hfs
 
 
 def test_what_is_staged_says_where_it_lies(tmp_path: Path, hfs_mount: HfsMount) -> None:
@@ -72,6 +41,8 @@ def test_what_is_staged_says_where_it_lies(tmp_path: Path, hfs_mount: HfsMount) 
         assert (objects / os.fsdecode(place[1:])).read_bytes() == (source / name).read_bytes()
         with pytest.raises(OSError, match="No data"):
             os.getxattr(hfs.path / name, "user.overlay.opaque")
+    by_kernel = hfs.status()["by_kernel"]
+    assert (by_kernel["look_ups"], by_kernel["bytes"]) == (4, 3 * SMALL + LARGE)
 
 
 def test_an_object_that_somebody_has_changed_is_told_to_nobody(tmp_path: Path, hfs_mount: HfsMount) -> None:
@@ -205,13 +176,8 @@ def silent(folder: Path) -> Iterator[None]:
         pid for pid, command in processes_of_run(folder).items() if "supervisor" in command or "own_process" in command
     ]
     assert len(ours) >= 2
-    for pid in ours:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(*ours):
         yield
-    finally:
-        for pid in ours:
-            os.kill(pid, signal.SIGCONT)
 
 
 def renewed(before: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -272,7 +238,7 @@ def test_at_another_place_a_command_has_one_where_it_is_asked_for(folder: Path, 
     job = Job(folder, "--at", str(at), plain=plain, place=at)
     first = job.reads("a", "large")
     assert first["overlays"], job.errors.read_text()
-    assert (at / "a").read_bytes() if not plain else True, "others see the mount itself"
+    assert not overlay_lies_at(str(at)), "others see the mount itself"
     until(lambda: renewed(first, job.reads()))
     job.reads("a", "large")
     with silent(folder):
@@ -367,11 +333,7 @@ def test_openers_by_path_see_no_renewal(folder: Path, plain: bool) -> None:
     until(lambda: renewed(first, job.reads()))
     (number,) = folder.rglob("cache/*/overlays/number")
     for made in range(20):
-        before = job.reads()
-        number.with_name("next").write_text(str(1000 + made))
-        shutil.chown(number.with_name("next"), number.owner())
-        number.with_name("next").rename(number)
-        until(lambda before=before: renewed(before, job.reads()))  # type: ignore[misc]
+        until_another(lambda: job.reads()["overlays"], number, 1000 + made)
     said = job.reads()
     assert said["faults"] == []
     assert said["opened"] > 0

@@ -6,58 +6,21 @@ import os
 import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.client.client import Client
-from hfs.mounting import keeper
 from scripts.benchmarks.plain_user import UID
 from tests.fuse.harness import Hfs, must, run
 from tests.fuse.injection import injected, setting
+from tests.fuse.overlaid import LARGE, filled, told, uncovered, until
 from tests.support.makers import FakeMaker
-from tests.support.pattern import pattern
 
 HfsMount = Callable[..., Hfs]
 
-SMALL, LARGE = 50_000, 9 << 20
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
-
-
-def filled(folder: Path) -> Path:
-    folder.mkdir()
-    for number, name in enumerate(("a", "b", "c"), 1):
-        (folder / name).write_bytes(pattern(number, 0, SMALL))
-    (folder / "large").write_bytes(pattern(9, 0, LARGE))
-    return folder
-
-
-def told(path: Path) -> list[bytes | None]:
-    """What an overlay would be told of this file."""
-    found: list[bytes | None] = []
-    for name in ("metacopy", "redirect"):
-        try:
-            found.append(os.getxattr(path, f"trusted.overlay.{name}"))
-        except OSError:
-            found.append(None)
-    return found
-
-
-def uncovered(hfs: Hfs) -> Hfs:
-    """Without the overlay of root's own, which shows no such attributes."""
-    kept = keeper.find(str(hfs.path))
-    assert kept is not None
-    assert kept.make_overlay(None)
-    return hfs
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """The limit of the test ends it else."""
-    while not condition():
-        threading.Event().wait(0.05)
 
 
 @pytest.mark.parametrize(

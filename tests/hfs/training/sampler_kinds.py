@@ -189,7 +189,7 @@ def waits(own: Own) -> Iterator[int]:
         tell(item)
         done.put(item)
 
-    own.told = told  # type: ignore[method-assign]
+    own.told = told  # type: ignore[method-assign]  # of this one
     for _ in range(30):
         yield (done.get(timeout=0.5) * 7 + 1) % COUNT
 
@@ -321,11 +321,6 @@ def resumed(make: Callable[[], Any]) -> Any:
     sampler = make()
     sampler.load_state_dict({"given": 9})
     return sampler
-
-
-def remade(sampler: Any) -> Any:
-    """As Lightning makes batch samplers again."""
-    return type(sampler)(sampler.sampler, batch_size=sampler.batch_size, drop_last=sampler.drop_last)
 
 
 def _torch_kinds() -> dict[str, Callable[[], Any]]:

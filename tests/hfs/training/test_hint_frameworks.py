@@ -20,7 +20,6 @@ from tests.hfs.training.learners import FakeDaemon, listening
 from tests.hfs.training.sampler_kinds import (
     COUNT,
     Files,
-    Own,
     Stateful,
     data,
     kinds,
@@ -224,15 +223,15 @@ def test_a_data_set_is_not_asked_by_a_copy(daemon: FakeDaemon) -> None:
             self.dataset = Files()
 
     sampler = Weighted()
-    sampler.begin = _all_of  # type: ignore[assignment]
+    sampler.begin = _all_of
     assert list(with_hint(sampler, daemon, ahead=True)) == list(range(COUNT))
     daemon.wait(lambda: daemon.only.overs() == [0])
     assert daemon.only.orders()[0] == (0, list(range(COUNT)))
     assert sampler.dataset.asked == 0
 
 
-def _all_of(own: Own) -> Iterator[int]:
-    return iter(range(len(own.dataset)))  # type: ignore[attr-defined]
+def _all_of(own: Any) -> Iterator[int]:
+    return iter(range(len(own.dataset)))
 
 
 def test_why_nothing_is_told_ahead_is_in_the_log(daemon: FakeDaemon, caplog: pytest.LogCaptureFixture) -> None:

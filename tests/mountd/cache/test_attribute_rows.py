@@ -31,7 +31,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 def folder(index: Index, **changed: int) -> Folder:
-    return Folder.of(index.attributes.identity_nowait(), "aa", DIRECTORY._replace(**changed))  # type: ignore[arg-type]
+    return Folder.of(index.attributes.identity_nowait(), "aa", DIRECTORY._replace(**changed))  # type: ignore[arg-type]  # fields
 
 
 def objects(index: Index, number: int) -> list[int]:

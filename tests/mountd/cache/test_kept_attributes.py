@@ -232,7 +232,7 @@ async def test_what_is_damaged_or_changes_meanwhile_is_not_answered_with(tmp_pat
             staging.reclaim_queue.give_up(files[1], [0])
             return found
 
-        staging.context.threads.look = given_up_meanwhile  # type: ignore[method-assign]
+        staging.context.threads.look = given_up_meanwhile  # type: ignore[method-assign]  # of this one
         await names(kept)
         staging.ahead.begin(ROOM)
         await trio.sleep(1)

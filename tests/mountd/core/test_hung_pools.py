@@ -100,8 +100,7 @@ async def _pushes() -> AsyncIterator[Pool]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(push, "_store", lambda number, offset, data: functions[data[0]]())
         async with workers.running():
-            figures = lambda: (_counts(workers), len(held), pages._limiter.borrowed_tokens)  # noqa: E731
-            yield Pool(call, figures, width=2, rounds=1)
+            yield Pool(call, lambda: (_counts(workers), len(held), pages._limiter.borrowed_tokens), width=2, rounds=1)
 
 
 @asynccontextmanager

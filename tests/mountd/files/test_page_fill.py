@@ -103,7 +103,7 @@ async def test_it_ends_when_reads_come_to_us(why: str) -> None:
                 parts.staging.broken = True
             return await push(*args)
 
-        parts.pusher.push = once  # type: ignore[method-assign]
+        parts.pusher.push = once  # type: ignore[method-assign]  # of this one
         plane.progresses[handle.node.id] = ReadProgress(SIZE, 0)
         await trio.sleep(1)
         assert parts.pushed == steps(0)
