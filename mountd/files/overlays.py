@@ -92,8 +92,9 @@ class Overlays:
         }
 
     def makers_may_come(self) -> None:
-        """Somebody is about to make one."""
-        self._telling.expected_until_s = trio.current_time() + _MADE_S
+        """Somebody is about to make one, if any are offered."""
+        if self._on:
+            self._telling.expected_until_s = trio.current_time() + _MADE_S
 
     @property
     def has_makers(self) -> bool:
