@@ -130,7 +130,6 @@ class EvictionsByName:
         """Those of the objects, which are leaving, that go in this time."""
         telling = self._reclaimer.telling
         with trio.move_on_after(at_most_s):
-            await telling.wait_shown(telling.number, SHOWN_S)
             while any(number in telling.leavers for number in numbers):  # noqa: ASYNC110 - an event for each would serve only this
                 await trio.sleep(_LOOK_S)
         ended = [number for number in numbers if number not in telling.leavers]

@@ -145,8 +145,6 @@ class ToldObjects:
 
     async def leave(self, leavers: Sequence[Leaver]) -> set[int]:
         """These are told no more, until `end`. Those that may go now; the others are leaving."""
-        if not self.on:
-            return {leaver.number for leaver in leavers}
         self._stop([leaver.number for leaver in leavers])
         await self.look()
         free = {leaver.number for leaver in leavers if self.may_go(leaver.number)}
@@ -162,7 +160,7 @@ class ToldObjects:
 
     def may_go(self, number: int) -> bool:
         """Whether no generation may have this object open, as of the last look."""
-        if not self.on or self.makers.oldest is None:
+        if self.makers.oldest is None:
             return True
         told_at = max(self._stamps[number], self._all_at if number < self._all_below else 0)
         return told_at < self.makers.oldest

@@ -1,9 +1,8 @@
-"""What is leaving, from the side of who asked for it; and what others have told, which counts as what was told here.
+"""What is leaving: when it goes, who asked for it, and what has become of it meanwhile.
 
 In virtual time, as tests/mountd/cache/test_told_objects.py."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,122 +26,101 @@ from tests.support.makers import FakeMaker, begun, number_of, told
 
 ROOM = CHUNK_BYTES + 4096
 SOON_S, LATER_S = 0.5, 3.0
+NOBODY = Makers()
 
 
-class Others:
-    """Stand for the data plane, which tells by itself."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-        self.some_are_lost = False
-        self.stopped: set[int] = set()
-
-    def stop_telling(self, numbers: Sequence[int], /) -> tuple[Sequence[int], bool]:
-        self.stopped.update(numbers)
-        found, self.told = self.told, []
-        return found, self.some_are_lost
-
-    def tell_again(self, numbers: Sequence[int], /) -> None:
-        self.stopped.difference_update(numbers)
+# --- When it goes
 
 
-# --- What others have told
-
-
-def test_what_others_have_told_is_of_the_generation_in_which_they_did(tmp_path: Path) -> None:
+def test_makers_are_asked_for_newer_ones_once_a_second_however_much_leaves(tmp_path: Path) -> None:
     async def main() -> None:
-        others = Others()
-        async with healthy_staging(tmp_path, overlay_answers=others) as staging:
+        async with healthy_staging(tmp_path) as staging:
             await begun(staging)
             maker = FakeMaker(tmp_path)
             maker.renew()
-            before, after = [await stage(staging, seed, CHUNK_BYTES) for seed in (1, 2)]
-            others.told = [number_of(before)]
-            await staging.telling.move()
-            maker.renew()
-            others.told = [number_of(after)]
-            files = [before.version, after.version]
-            assert (await staging.evictions.evict(files))[0] == 1, "all have newer ones than the first was told in"
-            assert object_names(str(tmp_path)) == others.stopped == {number_of(after)}
+            files = [await stage(staging, seed, CHUNK_BYTES) for seed in range(1, 6)]
+            before = maker.number()
+            for file in files:
+                assert told(staging, file)
+                assert (await staging.evictions.evict([file.version]))[0] == 0
+                await trio.sleep(0.1)
+                assert maker.number() == before + 1
+            await trio.sleep(1)
+            assert maker.number() == before + 2
             await trio.sleep(LATER_S)
-            maker.renew()
-            await trio.sleep(SOON_S)
-            assert object_names(str(tmp_path)) == others.stopped == set()
+            assert maker.number() == before + 2, "nothing more leaves"
 
     run(main)
 
 
-def test_where_it_is_not_known_what_was_told_all_was(tmp_path: Path) -> None:
+def test_what_leaves_together_goes_together_and_at_once(tmp_path: Path) -> None:
     async def main() -> None:
-        others = Others()
-        async with healthy_staging(tmp_path, overlay_answers=others) as staging:
+        async with healthy_staging(tmp_path) as staging:
             await begun(staging)
             maker = FakeMaker(tmp_path)
             maker.renew()
+            before = maker.number()
+            for seed in (1, 2):
+                file = await stage(staging, seed, CHUNK_BYTES)
+                assert told(staging, file)
+            assert await staging.reclaimer.evict([(number_of(file), file.version)]) == (0, 0)
+            await trio.sleep(0.005)
+            file = await staging.files.get(version_of(1, CHUNK_BYTES))
+            assert await staging.reclaimer.evict([(number_of(file), file.version)]) == (0, 0)
+            await trio.sleep(0.1)
+            maker.renew()
+            await trio.sleep(0.1)
+            assert not object_names(str(tmp_path))
+            await trio.sleep(LATER_S)
+            assert maker.number() == before + 1
+
+    run(main)
+
+
+def test_the_number_never_goes_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+
+            async def refused(*_: object, **__: object) -> None:
+                """As by a disk that is full."""
+
+            staging.telling.generation.move = refused  # type: ignore[method-assign]  # of this one
+            number = await staging.telling.move()
+            await begun(staging, is_new=False)
+            assert staging.telling.number == number
+
+    run(main)
+
+
+def test_what_was_about_to_go_when_somebody_came_is_leaving_still(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker, came = FakeMaker(tmp_path), list[FakeMaker]()
+            maker.renew()
             file = await stage(staging, 1)
-            others.some_are_lost = True
-            staging.telling.hear()
-            others.some_are_lost = False
+            assert told(staging, file)
             assert (await staging.evictions.evict([file.version]))[0] == 0
             await trio.sleep(LATER_S)
-            maker.renew()
-            await trio.sleep(SOON_S)
-            assert not object_names(str(tmp_path))
-
-    run(main)
-
-
-def test_before_a_hole_is_made_it_is_heard_what_others_have_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        others = Others()
-        async with healthy_staging(tmp_path, overlay_answers=others) as staging:
-            await begun(staging)
-            file = await stage(staging, 1)
-            FakeMaker(tmp_path).renew()  # since the last look
-            assert await staging.telling.may_change(number_of(file))
-            others.told = [number_of(file)]
-            assert not await staging.telling.may_change(number_of(file))
-
-    run(main)
-
-
-# --- Makers
-
-
-def test_a_look_that_was_overtaken_by_another_says_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path) as staging, trio.open_nursery() as nursery:
-            await begun(staging)
             look = staging.telling.generation.look
 
-            async def slow() -> Makers:
+            async def late() -> Makers | None:
                 found = await look()
-                await trio.sleep(1)
+                if found is not None and found.oldest == maker.number():
+                    came.append(FakeMaker(tmp_path, "maker-1-00000001"))  # of which the decision below knows nothing
+                    staging.telling.generation.look = look  # type: ignore[method-assign]  # as it was
                 return found
 
-            staging.telling.generation.look = slow  # type: ignore[method-assign]  # the first alone
-            nursery.start_soon(staging.telling.look)
-            await trio.sleep(0.1)
-            staging.telling.generation.look = look  # type: ignore[method-assign]  # as it was
-            FakeMaker(tmp_path).renew()
-            await staging.telling.look()
-            await trio.sleep(2)
-            assert staging.telling.makers.files == 1
-
-    run(main)
-
-
-def test_a_mount_that_tells_nothing_removes_what_killed_makers_have_left(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path) as staging:
-            await begun(staging)
-            FakeMaker(tmp_path).kill()
-        async with healthy_staging(tmp_path) as staging:
-            assert staging.telling.makers.files == 1
-            file = await stage(staging, 1)
-            await staging.telling.clear()
-            assert staging.telling.makers.files == 0
-            assert (await staging.evictions.evict([file.version]))[0] == 1
+            staging.telling.generation.look = late  # type: ignore[method-assign]  # in the middle of it
+            maker.renew()
+            await trio.sleep(SOON_S)
+            assert came
+            assert number_of(file) in staging.telling.leavers
+            assert not told(staging, file)
+            came[0].renew()
+            await trio.sleep(SOON_S)
+            assert not object_names(str(tmp_path))
 
     run(main)
 
@@ -199,6 +177,23 @@ def test_what_is_opened_while_somebody_waits_for_it_to_go_is_not_counted(tmp_pat
     run(main)
 
 
+def test_who_is_asked_again_is_late_all_the_same() -> None:
+    async def main() -> None:
+        leaving, leaver = leavers.Leavers(), leavers.Leaver(7, version_of(1, CHUNK_BYTES), ROOM)
+        leaving.add([leaver])
+        assert (leaving.awaited_bytes, leaving.some_are_late) == (ROOM, False)
+        await trio.sleep(leavers.LATE_S - 1)
+        leaving.add([leaver])
+        assert (leaving.awaited_bytes, leaving.some_are_late) == (ROOM, False)
+        await trio.sleep(1)
+        leaving.count()
+        assert (leaving.awaited_bytes, leaving.some_are_late) == (0, True)
+        leaving.remove([7])
+        assert (leaving.awaited_bytes, leaving.some_are_late) == (0, False)
+
+    run(main)
+
+
 def test_of_what_has_gone_by_itself_not_all_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leavers, "_MOST_DEPARTED", 3)
 
@@ -233,6 +228,28 @@ def test_what_was_pinned_while_it_was_leaving_goes_where_somebody_has_named_it(t
     run(main)
 
 
+def test_what_was_to_go_since_it_was_empty_stays_where_something_has_come(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            maker = FakeMaker(tmp_path)
+            maker.renew()
+            file = await stage(staging, 1, CHUNK_BYTES)
+            assert told(staging, file)
+            staging.reclaim_queue.give_up(file, [0])
+            await staging.reclaimer.wait_idle()
+            assert number_of(file) in staging.telling.leavers
+            assert put(staging, file, 0)
+            await staging.committer.wait_committed()
+            await trio.sleep(LATER_S)
+            maker.renew()
+            await trio.sleep(SOON_S)
+            assert not staging.telling.leavers
+            assert object_names(str(tmp_path)) == {number_of(file)}
+
+    run(main)
+
+
 def test_a_chunk_that_nobody_asks_for_again_stays_and_its_file_is_told_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
@@ -251,6 +268,24 @@ def test_a_chunk_that_nobody_asks_for_again_stays_and_its_file_is_told_again(tmp
             maker.renew()
             await trio.sleep(SOON_S)
             assert told(staging, file)
+            assert len(file.present) == 3
+
+    run(main)
+
+
+def test_a_chunk_that_was_pinned_while_it_was_looked_who_is_there_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with healthy_staging(tmp_path) as staging:
+            await begun(staging)
+            file = await stage(staging, 1, 3 * CHUNK_BYTES)
+            look = staging.telling.generation.look
+
+            async def late() -> Makers | None:
+                await staging.pinned.pin([number_of(file)])
+                return await look()
+
+            staging.telling.generation.look = late  # type: ignore[method-assign]  # in the middle of it
+            assert await staging.evictions.evict_chunk(file, 1) == 0
             assert len(file.present) == 3
 
     run(main)

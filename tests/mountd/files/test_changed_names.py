@@ -76,7 +76,7 @@ def test_the_kernel_is_told_between_two_generations_that_are_shown(tmp_path: Pat
                 assert maker.number() == number + 1
                 assert staging.telling.makers.shown == number + 1
             assert staging.telling.makers.shown == number + 2, "the first may have seen what is not so any more"
-            assert trio.current_time() - begun_s >= 0.2
+            assert 0.2 <= trio.current_time() - begun_s < 0.4
             assert not changed.held
             assert stat.S_IMODE(Path(staging.telling.generation.top).stat().st_mode) == 0o711
             nursery.cancel_scope.cancel()

@@ -50,10 +50,13 @@ def test_what_was_told_stays_where_the_disk_fails(tmp_path: Path, monkeypatch: p
         with pytest.raises(OSError):
             made.tell(1, 1)
     made.tell(1, 1)
+    written: list[object] = []
     with monkeypatch.context() as broken:
-        broken.setattr(os, "pwrite", refuse)
+        broken.setattr(os, "pwrite", lambda *what: written.append(what) or refuse())
         made.tell(1, 1)
+        assert not written, "that is what it says"
         made.tell(1, 2)
+        assert len(written) == 1
     assert said(tmp_path) == (1, 1)
     made.tell(1, 2)
     assert said(tmp_path) == (1, 2), "it is tried again"
@@ -65,6 +68,8 @@ def test_what_was_told_stays_where_the_disk_fails(tmp_path: Path, monkeypatch: p
 def test_two_never_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", bytes)
     made = MakerFile(str(tmp_path))
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(FileExistsError):
         MakerFile(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before
     made.close(removed=True)
