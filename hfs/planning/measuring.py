@@ -181,7 +181,7 @@ def _together(names: Sequence[str], work: Callable[[str], int], end_s: float, th
     try:
         done = [size for size in pool.map(one, names) if size is not None]
     except OSError as error:
-        raise NotMeasured(str(error)) from None
+        raise NotMeasured(f"{error.filename}: cannot be read ({error.strerror})") from None
     finally:
         pool.shutdown(cancel_futures=True)
     return Rate(len(done), sum(done), max(time.monotonic() - began_s, 1e-9))

@@ -10,6 +10,7 @@ import pytest
 from tests.slowfs.mounted import Mount
 
 
+@pytest.mark.fuse
 def test_what_would_write_is_refused_and_counted(mount: Callable[..., Mount], tmp_path: Path) -> None:
     (tmp_path / "backing/f").write_bytes(b"bytes")
     slow = mount()
@@ -30,6 +31,7 @@ def test_what_would_write_is_refused_and_counted(mount: Callable[..., Mount], tm
     assert slow.state()["writes"] == 0
 
 
+@pytest.mark.fuse
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_server_with_permissions_of_its_own(mount: Callable[..., Mount], tmp_path: Path) -> None:
     (tmp_path / "backing/d").mkdir(parents=True)

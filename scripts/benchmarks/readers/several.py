@@ -77,7 +77,8 @@ class Several:
 
 def overlays(folder: str) -> list[int]:
     with open("/proc/self/mountinfo", errors="surrogateescape") as table:
-        return [int(line.split()[0]) for line in table if f" {folder} " in line and " - overlay " in line]
+        mounts = [line.split(" ", 5) for line in table]
+    return [int(mount[0]) for mount in mounts if mount[4] == folder and " - overlay " in mount[5]]
 
 
 def resident_bytes(path: str) -> int:

@@ -101,6 +101,7 @@ def test_daemons(what: str, clock: Clock, there: list[Mount], monkeypatch: pytes
     assert others.stopped == {CROWD}
 
 
+@needs_root
 def test_caches(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user may stop the process that empties them; one may have the numbers of many."""
     names = [f"{uid}-{'a' * 16}" for uid in range(100_000, 100_100)]

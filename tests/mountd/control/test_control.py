@@ -338,7 +338,7 @@ def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 assert await stream.receive_some()
             (reply,) = await ask(path, encode(Status()))
             assert isinstance(reply, Failure)
-            assert "2 commands of user 0 are running" in reply.message
+            assert f"2 commands of user {os.getuid()} are running" in reply.message
             await stack.aclose()
             while not isinstance((await ask(path, encode(Status())))[0], Result):
                 await trio.lowlevel.checkpoint()
