@@ -53,8 +53,8 @@ def du(directory: str | None, as_json: bool) -> None:
         sizes = (size(cache[name]) for name in ("used_bytes", "pinned_bytes", "granted_bytes"))
         table.add_row(printable(cache["source"]), cache["owner"], *sizes, ago, printable(cache["mountpoint"]))
     stdout().print(table)
-    limit = "without --cache-size: the disk is the limit" if size_bytes is None else f"of {size(size_bytes)}"
-    click.echo(f"{size(used_bytes)} {limit}")
+    limit = "; without --cache-size the disk is the limit" if size_bytes is None else f" of {size(size_bytes)}"
+    click.echo(f"{size(used_bytes)}{limit}")
 
 
 def _told(entry: Listed) -> dict[str, Any]:

@@ -208,14 +208,13 @@ def _in_a_line(error: click.UsageError) -> click.UsageError:
 
 def said(error: click.UsageError) -> str:
     """The message of click, which knows nothing of keys that have no option of their own."""
-    if (
-        isinstance(error, click.NoSuchOption)
-        and error.ctx
-        and any(one.name == "options" for one in error.ctx.command.params)
-    ):
+    if isinstance(error, click.NoSuchOption):
         from hfs.mountd.core.config import KEYS
 
         name = error.option_name.lstrip("-")
-        if any(key.name == name for key in KEYS):
+        takes_keys = error.ctx and any(one.name == "options" for one in error.ctx.command.params)
+        if takes_keys and any(key.name == name for key in KEYS):
             return f"no option {error.option_name}: give that key as -o {name}=VALUE"
+        if error.possibilities:
+            return f"no such option {error.option_name!r} (did you mean {' or '.join(sorted(error.possibilities))}?)"
     return error.format_message()

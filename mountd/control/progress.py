@@ -21,6 +21,8 @@ class ProgressCounter:
         self.walking = False
         self.unseen = 0
         """Names of which it is not known yet what they are: counted as files of the mean size."""
+        self.left = 0
+        """Names that are gone through once more, later: what they are to take is not known either."""
         self.room_bytes: int | None = None
         """What it would take on the disk, where that is more than"""
         self.free_bytes: int | None = None
@@ -72,7 +74,7 @@ class ProgressCounter:
             skipped=self.skipped,
             files_total=self.files_total + self.unseen,
             bytes_total=self.bytes_total + unseen_bytes,
-            walking=self.walking,
+            walking=self.walking or self.left > 0,
             faults=self._take_faults(),
             room_bytes=self.room_bytes,
             free_bytes=self.free_bytes,

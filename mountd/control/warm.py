@@ -171,9 +171,9 @@ class Warming:
     async def _round(self, walk: Callable[[_Send], Awaitable[None]], workers: int) -> None:
         """Stage what `walk` sends, but for what is left."""
         send, receive = trio.open_memory_channel[Node | _Names](1024)
+        self._work.walking, self._work.left = True, 0
 
         async def walk_all() -> None:
-            self._work.walking = True
             async with send:
                 await walk(send)
             self._work.walking = False
@@ -289,6 +289,7 @@ class Warming:
         self._work.unseen -= seen
         if left[1]:
             self._left.append(left)
+            self._work.left += len(left[1])
 
     # -- how far it is ------------------------------------------------------------------------------------------------
 

@@ -102,11 +102,13 @@ def test_words_that_mean_nothing_and_those_of_groups() -> None:
 
 
 def test_a_wrong_key_names_those_that_are_near() -> None:
-    said = hfs("config", "-o", "evction=lru,xyzzy=5").stderr.splitlines()
-    assert said[0].endswith("did you mean eviction? hfs config lists all")
-    assert said[1].endswith("(command line -o); hfs config lists all")
+    keys = hfs("config", "-o", "evction=lru,xyzzy=5").stderr.splitlines()
+    assert keys[0].endswith("did you mean eviction? hfs config lists all")
+    assert keys[1].endswith("(command line -o); hfs config lists all")
     for command in ("mount", "run"):
         assert "no option --scrub: give that key as -o scrub=VALUE" in hfs(command, "--scrub", "off").stderr
+    said = hfs("status", "--jsn").stderr
+    assert said == "hfs: no such option '--jsn' (did you mean --json?); see hfs status --help\n"
 
 
 def test_help_has_no_links_without_an_address() -> None:
