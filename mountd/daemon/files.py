@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,11 +48,12 @@ from hfs.mountd.files import (
     Recorder,
     Residency,
     SmallOpens,
+    UnusedPages,
     open_again,
 )
 from hfs.mountd.fuse import DevFuse, KernelPageCache
 from hfs.mountd.hints import FollowedPlans, HintFollower
-from hfs.mountd.kernel import DataPlane, DiskReads, XattrAnswers
+from hfs.mountd.kernel import DataPlane, DiskReads, XattrAnswers, let_go_of_pages
 from hfs.mountd.namespace import Namespace, Node, seconds
 from hfs.mountd.peers import JobPeers
 from hfs.mountd.supervisor.table import places_of
@@ -98,8 +99,8 @@ async def open_file_service(
         fetch = fetching(basics, storage, peers, namespace, page_cache, lambda: recorder.active, nursery)
         siblings = _siblings(basics, storage, namespace, nursery)
         passthrough = Passthrough(cache, metrics)
-        plane, xattr_answers = storage.plane, storage.xattr_answers
-        overlays = _overlays(basics, storage, names, xattr_answers, recorder, nursery)
+        plane, pages = storage.plane, _unused_pages(storage, names, pushers, device)
+        overlays = _overlays(basics, storage, names, pages, recorder, nursery)
         io_mode = _io_mode(basics, storage, peers, names, passthrough, overlays)
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
@@ -110,11 +111,11 @@ async def open_file_service(
         residency = Residency(namespace, cache, _seen_at(basics), nursery, by_kernel.any)
         away, changed = storage.sent_away, storage.changed
         modes = OpenModes(namespace, cache, io_mode, passthrough, away, queue, metrics, changed)
-        observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, only_looks=residency.is_looking)
+        observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, pages, residency.is_looking)
         opened_files = OpenedFiles(
             namespace, storage.handles, cache, modes, observers, fetch.small_demand, queue, plane
         )
-        delegations = _delegations(plane, storage, names, opened_files, partial(_is_heard, recorder, fetch), pipeline)
+        delegations = _delegations(plane, storage, names, opened_files, (recorder, fetch), (pages, pipeline))
         yield FileService(
             Readers(),
             recorder,
@@ -123,7 +124,7 @@ async def open_file_service(
             io_mode,
             overlays,
             by_kernel,
-            xattr_answers,
+            storage.xattr_answers,
             hints.follower,
             _read_path(basics, storage, fetch, recorder, delegations),
             Opening(
@@ -202,8 +203,8 @@ def _delegations(
     storage: Storage,
     names: NameService,
     opened_files: OpenedFiles,
-    is_heard: Callable[[], bool],
-    pipeline: SmallPipeline,
+    hears: tuple[Recorder, Fetching],
+    leaves: tuple[UnusedPages, SmallPipeline],
 ) -> Delegations:
     return Delegations(
         plane,
@@ -212,9 +213,14 @@ def _delegations(
         storage.handles,
         opened_files,
         storage.cache,
-        is_heard=is_heard,
-        leaf_opened=pipeline.opened,
+        is_heard=partial(_is_heard, *hears),
+        leaf_opened=partial(_leaf_opened, *leaves),
     )
+
+
+def _leaf_opened(pages: UnusedPages, pipeline: SmallPipeline, node_id: int, thread_id: int) -> bool:
+    pages.read(node_id)
+    return pipeline.opened(node_id, thread_id)
 
 
 def _pipeline(
@@ -284,11 +290,20 @@ def _neighbour_demand(
     return NeighbourDemand(storage.own_cache.board, stepping_back, own_waits, basics.metrics, basics.workers.run_sync)
 
 
+def _unused_pages(storage: Storage, names: NameService, pushers: Workers, device: DevFuse) -> UnusedPages:
+    one_at_a_time = trio.CapacityLimiter(1)
+
+    async def let_go(nodes: Sequence[int]) -> None:
+        await pushers.run_sync(let_go_of_pages, device.get(), nodes, limiter=one_at_a_time, abandon_on_cancel=True)
+
+    return UnusedPages(names.namespace, storage.cache, storage.xattr_answers, let_go)
+
+
 def _overlays(
     basics: Basics,
     storage: Storage,
     names: NameService,
-    answers: XattrAnswers,
+    pages: UnusedPages,
     recorder: Recorder,
     nursery: trio.Nursery,
 ) -> Overlays:
@@ -306,7 +321,7 @@ def _overlays(
         return "somebody records what is read" if recorder.active else None
 
     is_wanted = config.wants_overlays
-    return Overlays(storage.cache, answers, storage.changed, missing, nursery, is_wanted=is_wanted)
+    return Overlays(storage.cache, storage.xattr_answers, storage.changed, pages, missing, nursery, is_wanted=is_wanted)
 
 
 def _io_mode(

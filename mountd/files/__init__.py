@@ -27,6 +27,7 @@ from hfs.mountd.files.residency import Residency
 from hfs.mountd.files.sent_away import SentAway
 from hfs.mountd.files.small_opens import SmallOpens
 from hfs.mountd.files.status import TIERS, FilesStatus
+from hfs.mountd.files.unused_pages import UnusedPages
 
 __all__ = [
     "TIERS",
@@ -55,6 +56,7 @@ __all__ = [
     "Residency",
     "SentAway",
     "SmallOpens",
+    "UnusedPages",
     "have_names_looked_up",
     "open_again",
 ]

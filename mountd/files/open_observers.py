@@ -12,6 +12,7 @@ from hfs.mountd.cache import StagedFile
 from hfs.mountd.fetch import Lending, SiblingWatch
 from hfs.mountd.files.handles import FileHandle
 from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.files.unused_pages import UnusedPages
 from hfs.mountd.hints import FollowedPlans
 from hfs.mountd.namespace import Node
 from hfs.mountd.source import Source
@@ -27,7 +28,7 @@ class OpenObservers:
         siblings: SiblingWatch,
         source: Source,
         lending: Lending,
-        *,
+        pages: UnusedPages,
         only_looks: Callable[[int], bool],
     ) -> None:
         self._recorder = recorder
@@ -35,6 +36,7 @@ class OpenObservers:
         self._siblings = siblings
         self._source = source
         self.lending = lending
+        self._pages = pages
         self._only_looks = only_looks
 
     def opened(self, node: Node, file: StagedFile, thread_id: int) -> None:
@@ -50,6 +52,8 @@ class OpenObservers:
 
     def closed(self, handle: FileHandle) -> None:
         """A handle was closed, and its node says so."""
+        if handle.backing_id is None:
+            self._pages.read(handle.node.id)
         self._plans.closed(handle.node, handle.file)
         version = handle.node.version
         if not handle.node.opens and version is not None and version.size > handle.file.chunk_bytes:

@@ -23,6 +23,7 @@ from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.files.changed_names import ChangedNames
+from hfs.mountd.files.unused_pages import UnusedPages
 from hfs.mountd.kernel import LOOK_AT_MOST_S, XattrAnswers
 from hfs.mountd.namespace import Node
 
@@ -49,6 +50,7 @@ class Overlays:
         cache: Cache,
         answers: XattrAnswers,
         changed: ChangedNames,
+        pages: UnusedPages,
         missing: Callable[[], str | None],
         nursery: trio.Nursery,
         *,
@@ -60,6 +62,7 @@ class Overlays:
         self._telling = cache.telling
         self._answers = answers
         self._changed = changed
+        self._pages = pages
         self._missing = missing
         self._is_wanted = is_wanted
         self._is_begun = False
@@ -209,4 +212,5 @@ class Overlays:
             if is_possible != self._on or (self._on and (is_much or is_all)):
                 self._tell(on=is_possible)
                 self._shown_bytes, moved_s = tellable_bytes, now_s
+                await self._pages.let_go()
                 await self._telling.move(is_needed=False)

@@ -7,7 +7,7 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.kernel.disk_reads import DiskReads
 from hfs.mountd.kernel.leaves import LeafFigures, PlaneLeaves
-from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names
+from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names, let_go_of_pages
 from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
 from hfs.mountd.kernel.processor import waited_for_core_s
 from hfs.mountd.kernel.residency import resident
@@ -37,6 +37,7 @@ __all__ = [
     "forget_all_names",
     "forget_attributes",
     "forget_names",
+    "let_go_of_pages",
     "resident",
     "tune",
     "waited_for_core_s",

@@ -43,6 +43,13 @@ def forget_attributes(connection_fd: int, node_ids: Iterable[int]) -> None:
             return
 
 
+def let_go_of_pages(connection_fd: int, node_ids: Iterable[int]) -> None:
+    """As `forget_attributes`, and no page of them stays. Waits for pages that READs have locked."""
+    for node_id in node_ids:
+        if not _told(connection_fd, _INVAL_INODE, _INODE.pack(node_id, 0, 0)):
+            return
+
+
 def forget_names(connection_fd: int, directory_id: int, names: Iterable[bytes]) -> None:
     """The same of these names in one directory and of everything below. Those that it does not know are no error."""
     _tell_of_names(connection_fd, directory_id, names, 0)

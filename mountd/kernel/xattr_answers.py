@@ -21,6 +21,8 @@ class _Extension(Protocol):
 
     def plane_untold(self, numbers: bytes, on: bool, /) -> tuple[bytes, bool]: ...
 
+    def plane_tellable(self, nodes: bytes, /) -> bytes: ...
+
     def plane_give_up_looks(self, limit_ns: int, /) -> None: ...
 
     def plane_root_without_acl(self, valid_ns: int, /) -> None: ...
@@ -63,6 +65,12 @@ class XattrAnswers:
             return (), False
         told, some_are_lost = self._extension.plane_untold(array("Q", numbers).tobytes(), on)
         return array("Q", told), some_are_lost
+
+    def tellable(self, nodes: Sequence[int]) -> Sequence[int]:
+        """Those of these that are leaves of which an overlay would be told."""
+        if self._extension is None:
+            return ()
+        return array("Q", self._extension.plane_tellable(array("Q", nodes).tobytes()))
 
     def give_up_looks(self) -> None:
         """To be called some times a second: whoever waits for the cache disk does so no longer."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hfs.mountd.native.cachestat import resident_of
+from hfs.mounting.mountinfo import hfs_mounts
 from tests.fuse.harness import drop_pages, environment, must, processes_of_run, wait_gone
 from tests.fuse.hinted import all_staged
 from tests.fuse.overlaid import this_kernel_has_them
@@ -63,13 +64,7 @@ def objects(folder: Path) -> list[Path]:
 
 def in_memory(folder: Path) -> int:
     """Bytes of what is staged that the page cache has."""
-    found = 0
-    for path in objects(folder):
-        with path.open("rb") as file:
-            resident = resident_of(file.fileno())
-            assert resident is not None
-            found += resident[0]
-    return found
+    return sum(map(pages, objects(folder)))
 
 
 def told(job: subprocess.Popen[str], line: str) -> str:
@@ -118,3 +113,48 @@ def test_what_is_read_next_lies_in_memory_once_before_it_is_read(folder: Path) -
         "resident_bytes": TOTAL,
     }
     shutil.rmtree(folder / "cache")
+
+
+TWICE = """
+import os, sys, json
+source, names = sys.argv[1], json.loads(sys.argv[2])
+for line in sys.stdin:
+    if line == "read\\n":
+        for name in names:
+            with open(f"{source}/{name}", "rb") as file:
+                file.read()
+    seen = [line for line in open("/proc/self/mountinfo") if f" {source} " in line and " overlay hfs" in line]
+    print(*(line.split()[0] for line in seen), flush=True)
+"""
+
+
+def test_what_was_read_through_the_mount_lies_in_memory_once_when_overlays_open_it(folder: Path) -> None:
+    run = ["hfs", "run", "--source", folder / "source", "--cache", folder / "cache", "--immutable", "--quiet"]
+    command = [*run, "--io-mode", "overlay", "--", "python3", "-c", TWICE, folder / "source", json.dumps(NAMES)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment()}
+    with subprocess.Popen(["env", *map(str, command)], **pipes) as job:
+        try:
+            first = told(job, "look").split()
+            if not first:
+                pytest.skip("this kernel has no overlayfs with a layer of data alone")
+            told(job, "read")
+            (place,) = {mount.mountpoint for mount in hfs_mounts() if str(folder) in mount.source}
+            large = Path(place) / "large"  # to open a small one would bring it
+            assert pages(large) > LARGE / 2, "read through the mount, which has its pages"
+            while (now := told(job, "look").split()) == first or len(now) > 1:
+                pass  # the limit of the test ends it else
+            told(job, "read")
+            assert pages(large) == 0
+            assert in_memory(folder) == TOTAL
+        finally:
+            job.communicate()
+    assert job.returncode == 0
+    shutil.rmtree(folder / "cache")
+
+
+def pages(path: Path) -> int:
+    """Bytes of it that lie in memory."""
+    with path.open("rb") as file:
+        resident = resident_of(file.fileno())
+        assert resident is not None
+        return resident[0]

@@ -201,7 +201,8 @@ async def daemon(
             siblings,
             source,  # type: ignore[arg-type]  # a fake
             pipeline,
-            only_looks=lambda _thread_id: False,
+            SimpleNamespace(read=lambda _node_id: None),  # type: ignore[arg-type]  # nobody has overlays here
+            lambda _thread_id: False,
         )
         opened_files = OpenedFiles(namespace, handles, cache, modes, observers, fetch.small_demand, queue, fake_plane)
         delegations = Delegations(

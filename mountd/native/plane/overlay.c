@@ -154,6 +154,13 @@ void overlay_looked(const struct look *look, int is_left) {
     }
 }
 
+int overlay_may_tell(uint64_t node) {
+    struct leaf_place place;
+    struct object object;
+    uint64_t checksum, number = leaves_place(node, 0, &place) ? staged_find(&place.seen, &checksum) : 0;
+    return number && staged_committed(number, &object);
+}
+
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room) {
     struct leaf_place place;
     const char *wanted = overlay_is_on() ? ours(name) : NULL;

@@ -294,6 +294,7 @@ struct overlay_told { /* numbers of objects, some of them more than once */
 void overlay_stop_telling(const uint64_t *numbers, size_t count, struct overlay_told *told);
 void overlay_tell_again(const uint64_t *numbers, size_t count);
 /* 1: answered. `name` ends with a zero; the value may have `value_room` bytes, 0: only its length is asked for. */
+int overlay_may_tell(uint64_t node); /* of a leaf, if its object is as it was left */
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room);
 
 /* ---- looks.c ------------------------------------------------------------------------------------------------------ */

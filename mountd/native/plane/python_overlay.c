@@ -34,6 +34,20 @@ static PyObject *plane_untold(PyObject *self, PyObject *args) {
     return found;
 }
 
+static PyObject *plane_tellable(PyObject *self, PyObject *arg) {
+    (void)self;
+    char *nodes;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(arg, &nodes, &size)) return NULL;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, size);
+    if (!found) return NULL;
+    uint64_t *to = (uint64_t *)PyBytes_AS_STRING(found);
+    for (const uint64_t *node = (const uint64_t *)nodes, *end = node + (size_t)size / sizeof *node; node < end; node++)
+        if (overlay_may_tell(*node)) *to++ = *node;
+    _PyBytes_Resize(&found, (char *)to - PyBytes_AS_STRING(found));
+    return found;
+}
+
 static PyObject *plane_give_up_looks(PyObject *self, PyObject *arg) {
     (void)self;
     long long limit_ns = PyLong_AsLongLong(arg);
@@ -47,6 +61,7 @@ PyMethodDef plane_overlay_methods[] = {
     {"plane_untold", plane_untold, METH_VARARGS,
      "plane_untold(numbers, on) -> (numbers, some_are_lost): whether these objects are told no more, 64 bits each. If so, what was told since the last "
      "such call."},
+    {"plane_tellable", plane_tellable, METH_O, "plane_tellable(nodes) -> nodes, 64 bits each: the leaves of which an overlay would be told."},
     {"plane_give_up_looks", plane_give_up_looks, METH_O, "plane_give_up_looks(limit_ns): who has waited as long for the cache disk does so no more."},
     {NULL, NULL, 0, NULL},
 };

@@ -29,7 +29,7 @@ def test_who_is_told_of_an_open(thread_id: int, size: int, planned: bool, told: 
     nothing: Any = None
     pipeline: Any = SimpleNamespace(lend_soon=lambda _directory: heard.append("pipeline"))
     node: Any = SimpleNamespace(parent="directory")
-    observers = OpenObservers(recorder, plans, siblings, nothing, pipeline, only_looks=lambda thread: thread == LOOKS)
+    observers = OpenObservers(recorder, plans, siblings, nothing, pipeline, nothing, lambda thread: thread == LOOKS)
     file: Any = SimpleNamespace(size=size, chunk_bytes=100, present=set())
     observers.opened(node, file, thread_id)
     assert heard == told

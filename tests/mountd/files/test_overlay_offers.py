@@ -54,8 +54,9 @@ class Mount:
         self.answers: Any = Answers()
         self.missing: str | None = None
         self.changed = ChangedNames(staging.telling, self.answers)
+        pages: Any = SimpleNamespace(let_go=trio.lowlevel.checkpoint)
         self.overlays = Overlays(
-            staging, self.answers, self.changed, lambda: self.missing, nursery, is_wanted=is_wanted
+            staging, self.answers, self.changed, pages, lambda: self.missing, nursery, is_wanted=is_wanted
         )
 
     @property
@@ -225,7 +226,7 @@ def test_where_none_are_wanted_none_are_offered_later(tmp_path: Path) -> None:
 def test_without_a_disk_there_are_none() -> None:
     nobody: Any = None
     cache: Any = SimpleNamespace(telling=None, context=SimpleNamespace(disk=SimpleNamespace(directory=-1)))
-    without = Overlays(cache, nobody, nobody, lambda: "not asked", nobody, is_wanted=True)
+    without = Overlays(cache, nobody, nobody, nobody, lambda: "not asked", nobody, is_wanted=True)
     assert without.missing == "there is no cache on a disk"
 
 

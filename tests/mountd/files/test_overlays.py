@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -53,7 +54,8 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
     async with healthy_staging(folder) as staging, trio.open_nursery() as nursery:
         answers = Answers()
         changed = ChangedNames(staging.telling, answers)
-        overlays = Overlays(staging, answers, changed, lambda: None, nursery, is_wanted=True)
+        pages: Any = SimpleNamespace(let_go=trio.lowlevel.checkpoint)
+        overlays = Overlays(staging, answers, changed, pages, lambda: None, nursery, is_wanted=True)
         await overlays.begin(ROOT, "", is_new=True)
         nursery.start_soon(overlays.run)
         yield Told(staging, overlays, answers)
