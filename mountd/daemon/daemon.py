@@ -42,8 +42,7 @@ from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)
 
-_GARBAGE_OBJECTS = 50_000
-_GARBAGE_GENERATIONS = (20, 20)
+GARBAGE = (50_000, 20, 20)
 """How often cycles are looked for: a look at all objects takes half a second with a million names, in which nobody is
 answered, and next to nothing here is in a cycle. With Python's own numbers it was a twentieth of the daemon's time."""
 
@@ -60,7 +59,7 @@ def run(
         numbers_are_foreign()
     open_files = of_this_process()
     _step_back(config.nice)
-    gc.set_threshold(_GARBAGE_OBJECTS, *_GARBAGE_GENERATIONS)
+    gc.set_threshold(*GARBAGE)
     ends: list[Callable[[], None]] = []
     try:
         trio.run(_serve, config, origins, ready, ends, handover, open_files, strict_exception_groups=True)

@@ -11,6 +11,7 @@ late a sleep of a millisecond ends.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import subprocess
@@ -28,6 +29,7 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.core.slices import Slices
+from hfs.mountd.daemon.daemon import GARBAGE
 from hfs.mountd.hints.followed_plans import FollowedPlans
 from hfs.mountd.hints.hints import HintFollower
 from hfs.mountd.hints.learners import Learners
@@ -175,7 +177,12 @@ def measured(directory: str, count: int, learners: int, *only: str) -> tuple[Tur
 
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    trio.run(main, instruments=[turns])
+    usual = gc.get_threshold()
+    gc.set_threshold(*GARBAGE)
+    try:
+        trio.run(main, instruments=[turns])
+    finally:
+        gc.set_threshold(*usual)
     return turns, late_s
 
 
