@@ -145,9 +145,9 @@ static void settle(uint64_t unique, int by_python) { /* with the lock */
     if (kernel.asked[slot].answers++) fail("a request was answered twice");
     kernel.under_way--;
     if (by_python)
-        kernel.forwarded++;
+        __atomic_add_fetch(&kernel.forwarded, 1, __ATOMIC_RELAXED);
     else
-        kernel.answered++;
+        __atomic_add_fetch(&kernel.answered, 1, __ATOMIC_RELAXED);
 }
 
 static unsigned char byte_at(uint64_t offset) { return (unsigned char)(offset * 7 + offset / 256); }
@@ -285,7 +285,7 @@ static void fuzz(double seconds, unsigned seed) {
     }
     int64_t end_ns = monotonic_ns() + (int64_t)(seconds * 1e9);
     long turns = 0;
-    while (monotonic_ns() < end_ns) {
+    while (monotonic_ns() < end_ns || !HAVE_HAPPENED(&kernel.answered, &kernel.forwarded)) {
         uint64_t node = 1 + (uint64_t)(rand_r(&seed) % NODES);
         switch (rand_r(&seed) % 5) {
         case 3: put_reads(node); break;
@@ -323,7 +323,6 @@ static void fuzz(double seconds, unsigned seed) {
     struct served *served = malloc(SERVED_READERS * sizeof *served);
     if (!served || served_take(served) != 1) fail("no read was answered, or for somebody else");
     free(served);
-    if (!kernel.answered || !kernel.forwarded) fail("nothing was tried");
     printf("%ld answered, %ld forwarded, %ld turns\n", kernel.answered, kernel.forwarded, turns);
     close(pair[0]), close(pair[1]), close(object_fd);
 }

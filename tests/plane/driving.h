@@ -55,6 +55,15 @@ static void fail_each(int (*once)(void)) {
     printf("%d refusals\n", refused);
 }
 
+/* Whether each of these, which other threads count atomically, has happened: on a busy machine that takes longer than the
+ * time that a driver is given. */
+#define HAVE_HAPPENED(...) have_happened((const long *const[]){__VA_ARGS__, NULL})
+
+static int have_happened(const long *const *counts) {
+    while (*counts && __atomic_load_n(*counts, __ATOMIC_RELAXED)) counts++;
+    return !*counts;
+}
+
 static int drive(int count, char **arguments, void (*fuzz)(double seconds, unsigned seed), int (*once)(void)) {
     if (count == 4 && !strcmp(arguments[1], "fuzz"))
         fuzz(atof(arguments[2]), (unsigned)atoi(arguments[3]));

@@ -100,7 +100,7 @@ static void fuzz(double seconds, unsigned seed) {
         if (pthread_create(&askers[i], NULL, asker, &seeds[i])) fail("pthread_create");
     }
     int64_t until_ns = monotonic_ns() + (int64_t)(seconds * 1e9);
-    while (monotonic_ns() < until_ns) {
+    while (monotonic_ns() < until_ns || !HAVE_HAPPENED(&looked_at, &given_up)) {
         switch (rand_r(&seed) % 16) {
         case 0: set_silent(1); break;
         case 1: case 2: set_silent(0); break;
@@ -116,7 +116,6 @@ static void fuzz(double seconds, unsigned seed) {
     while (!last) usleep(100), last = ask(); /* there is no room for more just now */
     while (!is_answered(last)) usleep(100);
     end();
-    if (!looked_at || !given_up) fail("nothing was tried");
     printf("%ld looked at, %ld given up\n", looked_at, given_up);
 }
 

@@ -105,7 +105,7 @@ static void fuzz(double seconds, unsigned seed) {
         if (pthread_create(&kernels[i], NULL, kernel, &seeds[i])) fail("pthread_create");
     }
     int64_t until_ns = monotonic_ns() + (int64_t)(seconds * 1e9);
-    while (monotonic_ns() < until_ns) {
+    while (monotonic_ns() < until_ns || !HAVE_HAPPENED(&answered_reads, &refused_reads)) {
         uint64_t number = 1 + (uint64_t)rand_r(&seed) % OBJECTS;
         char name[64];
         path_of(number, name);
@@ -130,7 +130,6 @@ static void fuzz(double seconds, unsigned seed) {
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
     for (uint64_t number = 1; number <= OBJECTS; number++) staged_take(number, 1);
-    if (!answered_reads || !refused_reads) fail("nothing was tried");
     printf("%ld answered, %ld not\n", answered_reads, refused_reads);
     end();
 }
