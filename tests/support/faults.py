@@ -41,6 +41,7 @@ from tests.support.pattern import check, pattern
 CHUNK_BYTES = 64 << 10
 CAPACITY_BYTES = 4 << 20
 SIZE = 3 * CHUNK_BYTES + 1000
+_DAYS_S = 300_000.0
 """Of the usual test file: four chunks, the last of them short."""
 
 SHRINKS = 1 << 20
@@ -387,7 +388,13 @@ async def verify(
 
 
 def run(function: Callable[..., Awaitable[Any]], *args: object) -> Any:
-    return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
+    """In virtual time, of which nothing takes days: what hangs fails at once, and what is only slow does not."""
+
+    async def main() -> Any:
+        with trio.fail_after(_DAYS_S):
+            return await function(*args)
+
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def stage(staging: Cache, seed: int, size: int = SIZE, path: bytes = b"f", ctime_ns: int = 1) -> StagedFile:

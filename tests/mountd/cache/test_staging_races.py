@@ -309,6 +309,7 @@ def test_cancelled_waiters_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)  # five seconds of CPU: a minute on a machine with a load of 20; a hang fails at once
 @settings(max_examples=25)
 @given(st.random_module(), st.integers(0, 1 << 32), st.sampled_from(["lru", "fill-once"]))
 def test_whatever_happens_together_no_byte_is_wrong(
