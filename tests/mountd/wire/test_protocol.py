@@ -121,7 +121,9 @@ def test_what_is_encoded_already_is_sent_as_it_is() -> None:
 
 def test_the_wire_does_not_change_unnoticed() -> None:
     """Another release's client talks to this daemon: a change here must keep old frames readable."""
-    assert encode(Status()) == b"\x00\x00\x00\x19\x82\xa4type\xa6status\xaapage_cache\xc3"
+    status = b"\x00\x00\x00\x28\x83\xa4type\xa6status\xaapage_cache\xc3\xadmakes_overlay\xc2"
+    assert encode(Status()) == status
+    assert decode_request(b"\x82\xa4type\xa6status\xaapage_cache\xc3") == Status()
     assert decode_request(b"\x81\xa4type\xa6status") == Status(page_cache=True)
     warm = b"\x00\x00\x00\x20\x84\xa4type\xa4warm\xa5paths\x91\xc4\x01a\xa4jobs\x02\xa3pin\xc2"
     assert encode(Warm([b"a"], 2)) == warm
