@@ -59,10 +59,9 @@ class Inotify:
 
     def close(self) -> None:
         """All watches end."""
-        if self.descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self.descriptor)
-            self.descriptor = -1
+        with contextlib.suppress(OSError):  # it was closed before
+            os.close(self.descriptor)
+        self.descriptor = -1
 
 
 def _checked(result: int) -> int:

@@ -26,7 +26,8 @@ class Answers(XattrAnswers):
 
 
 async def change(changed: ChangedNames) -> None:
-    async with changed.changing():
+    async with trio.open_nursery() as nursery, changed.changing():
+        nursery.start_soon(changed.wait)
         assert changed.held
 
 

@@ -50,6 +50,14 @@ def test_what_it_has_met_is_heard() -> None:
         os.waitpid(killed._pid, os.WNOHANG)
 
 
+def test_one_that_has_ended_and_was_not_asked_is_no_zombie() -> None:
+    errand = Errand(lambda _: None, [])
+    assert select.select([errand._pidfd], [], [], 10)[0]
+    errand.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(errand._pid, os.WNOHANG)
+
+
 def test_who_waits_for_all_children_may_be_faster() -> None:
     errand = Errand(lambda _: None, [])
     os.waitpid(errand._pid, 0)

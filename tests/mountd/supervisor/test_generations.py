@@ -197,6 +197,14 @@ def test_what_is_needed_is_made_however_many_are_alive(place: Place, made: Gener
     look_until(made, lambda: place.said[1] == 99)
 
 
+def test_one_that_is_being_made_at_the_end_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_END_S", 30.0)
+    made = Generations(place.layers, "/data")
+    made.look()
+    assert made.end()
+    assert [path.name for path in place.makers.iterdir()] == ["number"]
+
+
 def test_one_that_hangs_holds_up_nobody_and_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_END_S", 0.1)
     made = Generations(place.layers, "/data")
@@ -247,6 +255,12 @@ def test_what_fails_is_said_once_and_tried_again(place: Place, made: Generations
 
 @pytest.mark.parametrize("used", [1, 2])
 def test_what_is_in_use_at_the_end_is_left_and_told(place: Place, monkeypatch: pytest.MonkeyPatch, used: int) -> None:
+    def until_the_other_has_gone(made: Generations) -> None:
+        while len(made._alive) > 1:
+            made._hear()
+
+    monkeypatch.setattr(module, "_END_S", 30.0)
+    monkeypatch.setattr(Generations, "_wait_gone", until_the_other_has_gone)
     made = Generations(place.layers, "/data")
     look_until(made, lambda: made.is_made)
     renewed(made, place, 2)
@@ -254,7 +268,6 @@ def test_what_is_in_use_at_the_end_is_left_and_told(place: Place, monkeypatch: p
     assert not made.end(lazily=False)
     assert not made.end(lazily=False, sure=True)
     assert place.said == (1, 2), "it goes on"
-    monkeypatch.setattr(module, "_END_S", 0.1)
     assert made.end()
     assert (place.said, place.is_locked()) == ((used, 2), False)
 
