@@ -31,6 +31,8 @@ class OwnOverlay:
         self._is_told = config.io_mode != "overlay" and config.log_level != "debug"
         if place == mountpoint and config.io_mode != "overlay":
             self._why_not = "the command sees the mount where all do, unless --io-mode overlay asks for one"
+        elif config.io_mode != "overlay" and _is_here(place):
+            self._why_not = "the command begins in it, and would keep the first one as its working directory"
         elif told := offered(mountpoint, is_made=True):
             try:
                 layers = Layers.told(told, config.source, device, noexec=config.noexec)
@@ -72,6 +74,15 @@ class OwnOverlay:
         if self.generations is not None:
             self.generations.end()
             self.generations = None
+
+
+def _is_here(place: str) -> bool:
+    """Whether our working directory lies below, as far as it has a name."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return False
+    return here == place or here.startswith(place.rstrip("/") + "/")
 
 
 def offered(mountpoint: str, *, is_made: bool) -> dict[str, Any] | None:

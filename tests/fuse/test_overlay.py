@@ -230,6 +230,16 @@ def test_where_no_overlay_is_offered_a_line_says_so_to_who_asks(folder: Path) ->
     assert "no overlay, all is read through the daemon: the daemon offers none" in done.stderr
 
 
+@pytest.mark.parametrize(("where", "count"), [(".", "0"), ("..", "1")])
+def test_with_auto_there_is_one_but_for_a_command_that_begins_in_the_data(folder: Path, where: str, count: str) -> None:
+    """It would keep its first generation as its working directory, and with that all that this was told of."""
+    given = ["--source", folder / "source", "--cache", folder / "cache", "--immutable", "--quiet"]
+    within = f"grep -c ' {folder}/source .* overlay hfs' /proc/self/mountinfo; cmp {folder}/source/a {folder}/source/a"
+    command = ["hfs", "run", *given, "--", "sh", "-c", within]
+    done = run("env", "-C", folder / "source" / where, *command)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{count}\n", "", 0)
+
+
 @pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.long)], ids=["root", "plain"])
 def test_at_another_place_a_command_has_one_where_it_is_asked_for(folder: Path, plain: bool) -> None:
     at = folder / "own" / "at"

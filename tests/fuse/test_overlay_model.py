@@ -102,7 +102,7 @@ class Model:
         self._set_floor()
         self.done: list[tuple[float, str]] = []
         """What was begun when, for whoever looks into an error."""
-        given = ["--source", str(self.source), "--cache", str(place / "cache"), "--immutable", "--io-mode", "overlay"]
+        given = ["--source", str(self.source), "--cache", str(place / "cache"), "--immutable"]
         arguments = [str(self.source), str(self._floor_file), ",".join(LATER)]
         with (place / "errors").open("w") as errors:
             self._job = subprocess.Popen(

@@ -41,6 +41,18 @@ def test_other_mounts_tell_nothing(
     assert why is None or why in io_mode["overlay"]
 
 
+def test_with_immutable_alone_they_are_offered_and_the_mode_is_chosen_as_before(
+    tmp_path: Path, hfs_mount: HfsMount
+) -> None:
+    hfs = hfs_mount(filled(tmp_path / "source"), "--immutable")
+    must("hfs", "cache", "warm", hfs.path)
+    io_mode = hfs.status()["io_mode"]
+    assert io_mode["mode"] != "overlay"
+    assert (io_mode["overlay"], io_mode["overlays"]["makers_now"]) == ("available", 0)
+    assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
+    assert not hfs.status()["by_kernel"]["overlays"], "nobody has made one"
+
+
 def test_another_user_is_told_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
     hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
     must("hfs", "cache", "warm", hfs.path)

@@ -384,4 +384,4 @@ class Config(Telling, frozen=True, kw_only=True):
     @property
     def wants_overlays(self) -> bool:
         """They are offered where they can be, so that some may lie over the mount."""
-        return self.immutable and self.io_mode == "overlay"
+        return self.immutable and self.io_mode in ("auto", "overlay")
