@@ -107,7 +107,7 @@ SOON = injected(
 )
 
 
-@pytest.mark.parametrize("name", ["a", "large"])
+@pytest.mark.parametrize("name", [pytest.param("a", marks=pytest.mark.long), "large"])
 def test_what_is_found_damaged_is_fetched_again_and_told_in_a_newer_one(
     tmp_path: Path, hfs_mount: HfsMount, name: str
 ) -> None:
