@@ -12,7 +12,7 @@ from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_o
 from hfs.cli.situation import situation_of
 from hfs.client.client import Client
 from hfs.mountd.base.printable import printable
-from hfs.policies.diagnosis.causes import found, nothing
+from hfs.policies.diagnosis.causes import WORTH, found, nothing
 
 
 @click.command(cls=Command, examples=["hfs why /data"])
@@ -36,7 +36,9 @@ def why(ctx: click.Context, mount: str | None, as_json: bool, everything: bool, 
     if not findings:
         click.echo(f"nothing: {nothing(situation) or 'jobs do not wait for their data'}")
     for finding in findings if everything else findings[:1]:
-        click.echo(f"{printable(finding.what)} (about {finding.cost:.0%} of the time)")
+        # What is worth just naming, or all of the time, was not measured: it is there to put causes in their order.
+        share = f" (about {finding.cost:.0%} of the time)" if WORTH < finding.cost < 1 else ""
+        click.echo(printable(finding.what) + share)
         click.echo(f"  seen: {printable(finding.evidence)}")
         click.echo(f"  change: {printable(finding.remedy)}")
     ctx.exit(DONE)

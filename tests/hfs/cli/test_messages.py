@@ -24,6 +24,7 @@ from hfs.mountd.core.config import KEYS, Config
 from hfs.mountd.wire.protocol import PathFault, Result
 from hfs.mounting import joining, mountinfo, processes
 from hfs.mounting.mountinfo import parse
+from hfs.policies.diagnosis.causes import WORTH, Finding
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
 
@@ -323,3 +324,13 @@ def test_a_child_that_still_sees_the_mount_is_named(monkeypatch: pytest.MonkeyPa
     (user,) = processes.seeing("0:99")
     assert str(user).startswith(f"process {os.getpid()} (")
     assert processes.seeing("0:98") == []
+
+
+def test_why_tells_a_share_of_the_time_where_it_was_measured(
+    daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("hfs.cli.why")
+    causes = [Finding(f"cause {cost}", cost, f"cause {cost}", "seen", "change") for cost in (1.0, 0.4, WORTH)]
+    monkeypatch.setattr(module, "found", lambda _situation: causes)
+    said = [line for line in hfs("why", "--all").stdout.splitlines() if line.startswith("cause")]
+    assert said == ["cause 1.0", "cause 0.4 (about 40% of the time)", f"cause {WORTH}"]
