@@ -55,7 +55,7 @@ def test_what_others_have_told_is_of_the_generation_in_which_they_did(tmp_path: 
             others.told = [number_of(before)]
             await staging.telling.move()
             maker.renew()
-            others.told = [number_of(after)]
+            others.told.append(number_of(after))
             files = [before.version, after.version]
             assert (await staging.evictions.evict(files))[0] == 1, "all have newer ones than the first was told in"
             assert object_names(str(tmp_path)) == others.stopped == {number_of(after)}
