@@ -14,9 +14,13 @@ from typing import NamedTuple
 
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.base.printable import printable
+from hfs.mountd.supervisor.table import number_of
 from hfs.mounting import mountinfo
 
 _DELETED = " (deleted)"
+_LINKS = (("cwd", "its working directory"), ("root", "its root directory"), ("exe", "its program"))
+_ASK = {"nfs", "nfs4", "9p", "afs", "cifs", "smb3", "ceph"}
+"""File systems that may ask their server when a link of /proc is followed, even if only its mount is looked at."""
 
 
 class User(NamedTuple):
@@ -81,19 +85,14 @@ def users_of(mountpoint: str) -> list[User]:
 
 
 def having(mounts: Sequence[int]) -> list[User]:
-    """Processes with something open in one of these mounts, which no path leads to, as far as we may see them."""
-    wanted = {f"mnt_id:\t{number}\n" for number in mounts}
+    """Processes that have something of one of these mounts, which no path leads to, as far as we may see them."""
     found = []
-    for entry in os.listdir("/proc"):
+    for entry in os.listdir("/proc") if mounts else []:
         if entry.isdigit():
-            with contextlib.suppress(OSError):
-                for descriptor in os.listdir(f"/proc/{entry}/fdinfo"):
-                    with open(f"/proc/{entry}/fdinfo/{descriptor}", encoding="ascii", errors="replace") as lines:
-                        if not wanted.isdisjoint(lines):
-                            path = os.readlink(f"/proc/{entry}/fd/{descriptor}")
-                            found.append(User(int(entry), _name(entry), f"has {path} open"))
-                            break
-    return found
+            how = next(_has(f"/proc/{entry}", mounts), None)
+            if how is not None:
+                found.append(User(int(entry), _name(entry), how))
+    return sorted(found)
 
 
 def _name(entry: str) -> str:
@@ -108,33 +107,71 @@ def _below(path: str, mountpoint: str) -> bool:
     return path == mountpoint or path.startswith(mountpoint.rstrip("/") + "/")
 
 
+def _has(process: str, mounts: Sequence[int]) -> Iterator[str]:
+    """What the process holds in one of the mounts, as `_uses`."""
+    wanted = {f"mnt_id:\t{number}\n" for number in mounts}
+    for descriptor in _listed(f"{process}/fdinfo"):
+        with contextlib.suppress(OSError):
+            with open(f"{process}/fdinfo/{descriptor}", encoding="ascii", errors="replace") as lines:
+                is_open = not wanted.isdisjoint(lines)
+            if is_open:
+                yield f"has {os.readlink(f'{process}/fd/{descriptor}')} open"
+    links = {f"{process}/{name}": how for name, how in _LINKS}
+    by_device = {fields[3]: fields[0] for fields in _maps(process)}  # each such mount has devices of its own
+    for place in by_device.values():
+        begin, _, end = place.partition("-")
+        links[f"{process}/map_files/{int(begin, 16):x}-{int(end, 16):x}"] = "a file that is mapped"
+    with contextlib.suppress(OSError):
+        seen = mountinfo.mounts(process.removeprefix("/proc/"))
+        for link, how in links.items():
+            with contextlib.suppress(OSError):
+                target = os.readlink(link)
+                seen_in = mountinfo.enclosing(target, seen)
+                if (seen_in is None or seen_in.fstype not in _ASK) and _mount_of(link) in mounts:
+                    yield f"{how} is {target}"
+
+
+def _mount_of(link: str) -> int:
+    """The mount that a link of /proc leads to, as mountinfo has it. Raises OSError."""
+    descriptor = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return number_of(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
 def _uses(process: str, mountpoint: str) -> Iterator[str]:
     """What the process holds below the mountpoint, the most telling first. Nothing for one that is gone or hidden."""
-    for name, how in (("cwd", "its working directory"), ("root", "its root directory"), ("exe", "its program")):
+    for name, how in _LINKS:
         try:
             target = os.readlink(f"{process}/{name}")
         except OSError:
             continue
         if _below(target, mountpoint):
             yield f"{how} is {target}"
-    try:
-        descriptors = os.listdir(f"{process}/fd")
-    except OSError:
-        descriptors = []
-    for descriptor in descriptors:
+    for descriptor in _listed(f"{process}/fd"):
         try:
             target = os.readlink(f"{process}/fd/{descriptor}")
         except OSError:
             continue
         if _below(target, mountpoint):
             yield f"has {target.removesuffix(_DELETED)} open"
-    for target in _mapped(process):
+    for fields in _maps(process):
+        target = fields[5].replace("\\012", "\n")
         if _below(target, mountpoint):
             yield f"has {target.removesuffix(_DELETED)} mapped"
 
 
-def _mapped(process: str) -> Iterator[str]:
-    """Mapped files; not of a process with a thread that waits in the kernel: reading `maps` could wait with it."""
+def _maps(process: str) -> Iterator[list[str]]:
+    """Lines of `maps` of mapped files; not of a process with a thread that waits in the kernel: reading could wait with
+    it."""
     try:
         for thread in os.listdir(f"{process}/task"):
             with open(f"{process}/task/{thread}/stat", "rb") as file:
@@ -144,6 +181,6 @@ def _mapped(process: str) -> Iterator[str]:
             for line in file:
                 fields = line.rstrip("\n").split(maxsplit=5)
                 if len(fields) == 6 and fields[5].startswith("/"):
-                    yield fields[5].replace("\\012", "\n")
+                    yield fields
     except OSError:
         return

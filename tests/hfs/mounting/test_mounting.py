@@ -13,6 +13,7 @@ import pytest
 from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
+from hfs.mountd.supervisor import table
 from hfs.mounting import daemon_process, logs, mounting, processes
 from hfs.mounting.mounting import start, unmount
 from hfs.mounting.taking_away import clean_stale, detach
@@ -218,3 +219,28 @@ def test_who_uses_a_mount(tmp_path: Path, script: str, how: str) -> None:
 
 def test_signals_have_names() -> None:
     assert logs.post_mortem(-signal.SIGSEGV, Path("/absent"), 0).startswith("the daemon was ended by SIGSEGV")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("os.chdir(sys.argv[1])", "its working directory is /"),
+        ("import mmap; f = open(sys.argv[1] + '/f'); m = mmap.mmap(f.fileno(), 0, prot=1); f.close()", "/f"),
+    ],
+)
+def test_who_uses_a_mount_that_no_path_leads_to(tmp_path: Path, code: str, how: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path], check=True)
+    (tmp_path / "f").write_bytes(b"x")
+    number = table.number_at(str(tmp_path))
+    assert number is not None
+    code = f"import os, sys; {code}; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+        (user,) = processes.having([number])
+        assert (user.pid, how in user.how) == (process.pid, True)
+        process.communicate()
+    assert processes.having([number]) == []
