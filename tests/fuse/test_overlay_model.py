@@ -26,6 +26,8 @@ NAMES = [f"{'a/b/' * (number % 2)}f{number:02d}" for number in range(24)]
 LATER = [f"{'a/' * (number % 2)}later{number:02d}" for number in range(60)]
 """Made at the source one after the other; before that they do not exist."""
 UNIT = 16
+MOST_KILLS = 4
+"""After five daemons that ended as soon as they began the keeper starts no other."""
 SIZES = (10 * UNIT, 3125 * UNIT, 3 << 20)
 
 JOB = """
@@ -96,6 +98,7 @@ class Model:
         self._chance = random.Random(seed)
         self._versions = dict.fromkeys(NAMES, 0)
         self._later = iter(LATER)
+        self._kills = 0
         (self.source / "a" / "b").mkdir(parents=True)
         for name in NAMES:
             self._write(name)
@@ -141,7 +144,7 @@ class Model:
             self._ask("warm", *some)
         elif chosen < 0.6:
             self._ask("evict", *some)
-        elif chosen < 0.85:
+        elif chosen < 0.85 or self._kills == MOST_KILLS:
             made = next(self._later)
             self._versions[made] = -1
             for name in (made, *some):
@@ -152,6 +155,7 @@ class Model:
         else:
             self._ask("settle")  # the kernel walks a path once more, and only once
             self.done.append((time.monotonic(), "kill -9"))
+            self._kills += 1
             for pid, command in processes_of_run(self._place).items():
                 if "daemon_process" in command:
                     os.kill(pid, signal.SIGKILL)
