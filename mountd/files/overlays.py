@@ -71,8 +71,9 @@ class Overlays:
         self._shown_bytes = 0
         """What could have been told when there was a new one last; as of `_tellable_bytes`."""
         self._looks: SingleFlight[Version, bool] = SingleFlight(nursery)
-        self._promised: dict[int, str] = {}
-        """By node id where its object lies, of those of which an overlay has heard that there is one."""
+        self._promised: dict[Version, str] = {}
+        """Where its object lies, of each of which an overlay has heard that there is one. Never by the id of a node,
+        which that may have lost since it was asked for."""
 
     @property
     def missing(self) -> str | None:
@@ -118,30 +119,27 @@ class Overlays:
     async def value(self, node: Node, name: str, uid: int) -> bytes | None:
         """Of an attribute that an overlay asks for, with the rights of user `uid`; None: `node` has none of that name.
         Asks the source nothing."""
-        wanted = name.rpartition(".")[2]
-        if uid != os.geteuid():
+        wanted, version = name.rpartition(".")[2], node.version
+        if uid != os.geteuid() or version is None:
             return None
         if wanted == "redirect":  # it was told that there is one: so there is, as long as it asks
-            place = self._promised.get(node.id) or (await self._place(node) if self._on else None)
+            place = self._promised.get(version) or (await self._place(version, node.path) if self._on else None)
             return os.fsencode(f"/{place}") if place is not None else None
         if wanted != "metacopy" or not self._on:
             return None
-        place = await self._place(node)
+        place = await self._place(version, node.path)
         if place is None:
-            self._promised.pop(node.id, None)
+            self._promised.pop(version, None)
             return None
         if not self._telling.tell(int(place.rpartition("/")[2])):
             return None  # but who heard of it before may ask where it is
         if len(self._promised) >= _PROMISES:
             del self._promised[next(iter(self._promised))]
-        self._promised[node.id] = place
+        self._promised[version] = place
         return b""
 
-    async def _place(self, node: Node) -> str | None:
+    async def _place(self, version: Version, path: bytes) -> str | None:
         """Where its object lies below those of the cache, if that is sound, and the disk says so in time."""
-        version, path = node.version, node.path
-        if version is None:
-            return None
         file = self._cache.files.get_nowait(version, path)
         is_sound = None if file is None else file.durable and self._cache.lender.is_sound_nowait(file)
         if is_sound is None and len(self._looks) < _MOST_LOOKS:

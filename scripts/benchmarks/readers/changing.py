@@ -27,6 +27,7 @@ SLOW_OPEN_S, WAITS_S = 0.1, 1.0
 NEWER = 3
 """So many versions may have come since the oldest that may be seen."""
 MAX_SAID = 10
+"""Of each kind."""
 
 
 class Reader:
@@ -75,7 +76,7 @@ class Reader:
 
     def fault(self, kind: str, what: str) -> None:
         self.counts[kind] += 1
-        if len(self.said) < MAX_SAID:
+        if self.counts[kind] <= MAX_SAID:
             self.said.append(f"{kind}: {what}")
 
     def read(self, name: str, size: int, offset: int | None) -> tuple[bytes, int] | None:
@@ -110,7 +111,7 @@ class Reader:
             return
         version = version_of(number, found[0], oldest + NEWER)
         if version is None:
-            self.fault("wrong", f"small/{number}: {len(found[0])} bytes are those of no version")
+            self.fault("wrong", f"small/{number}: {len(found[0])} bytes are those of no version: {found[0][:64].hex()}")
         elif version < oldest:
             self.fault("old", f"small/{number}: version {version}, not {oldest}")
 

@@ -35,9 +35,10 @@ class Told:
         self.overlays = overlays
         self.answers = answers
 
-    async def of(self, file: StagedFile) -> bytes | None:
+    async def of(self, file: StagedFile, wanted: str = "metacopy", node_id: int | None = None) -> bytes | None:
         node: Any = FakeNode(file)
-        return await self.overlays.value(node, "user.overlay.metacopy", os.geteuid())
+        node.id = node.id if node_id is None else node_id
+        return await self.overlays.value(node, f"user.overlay.{wanted}", os.geteuid())
 
     @property
     def number(self) -> int:
@@ -82,6 +83,20 @@ def test_a_disk_that_hangs_costs_a_look_up_a_second_and_no_more(tmp_path: Path) 
             assert told.answers.given_up > given_up + 1, "nor do those wait whom C answers"
             is_well.set()
             assert await told.of(files[1]) == b""
+
+    run(main)
+
+
+def test_nodes_that_have_lost_their_ids_meanwhile_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
+    """As those do that the kernel knows from before a crash, while an overlay asks for them."""
+
+    async def main() -> None:
+        async with telling(tmp_path) as told:
+            files = [await stage(told.staging, seed) for seed in (1, 2)]
+            places = [await told.of(file, "redirect") for file in files]
+            assert [await told.of(file, node_id=0) for file in files] == [b"", b""]
+            assert [await told.of(file, "redirect", 0) for file in files] == places
+            assert places[0] != places[1]
 
     run(main)
 
