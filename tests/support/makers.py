@@ -7,7 +7,14 @@ from pathlib import Path
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.cache.makers import Makers
+from tests.support.faults import CHUNK_BYTES
 
+NOBODY = Makers()
+ROOM = CHUNK_BYTES + 4096
+"""In a cache for one file, and not for two."""
+SOON_S, LATER_S = 0.5, 3.0
+"""What leaves is looked at every 20 ms, and a number that is to be moved is within a second."""
 ROOT = Attributes(0o40755, 1, 2, os.geteuid(), os.getegid(), 0, 4096, 8, 4096, 1, 2, 3)
 """Of a mount."""
 

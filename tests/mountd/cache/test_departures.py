@@ -22,12 +22,7 @@ from tests.support.faults import (
     stage,
     version_of,
 )
-from tests.support.makers import FakeMaker, begun, number_of, told
-
-ROOM = CHUNK_BYTES + 4096
-SOON_S, LATER_S = 0.5, 3.0
-NOBODY = Makers()
-
+from tests.support.makers import LATER_S, ROOM, SOON_S, FakeMaker, begun, number_of, told
 
 # --- When it goes
 

@@ -17,11 +17,7 @@ from tests.support.faults import (
     run,
     stage,
 )
-from tests.support.makers import FakeMaker, begun, number_of
-
-ROOM = CHUNK_BYTES + 4096
-SOON_S, LATER_S = 0.5, 3.0
-NOBODY = Makers()
+from tests.support.makers import LATER_S, NOBODY, SOON_S, FakeMaker, begun, number_of
 
 
 class Others:

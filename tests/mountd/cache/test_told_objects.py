@@ -25,11 +25,7 @@ from tests.support.faults import (
     stage,
     version_of,
 )
-from tests.support.makers import ROOT, FakeMaker, begun, number_of, told
-
-ROOM = CHUNK_BYTES + 4096
-SOON_S, LATER_S = 0.5, 3.0
-"""What leaves is looked at every 20 ms, and a number that is to be moved is within a second."""
+from tests.support.makers import LATER_S, ROOM, ROOT, SOON_S, FakeMaker, begun, number_of, told
 
 
 def test_stamps_of_numbers_that_have_gone_take_no_memory() -> None:
