@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonSilent, Refused
+from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonEnded, DaemonSilent, Refused
 from hfs.client.told import Nonsense, ToldCounts, ToldEstimate, ToldLooks, ToldNodes, ToldStatus, check
 from hfs.mountd.base.printable import printable
 from hfs.mountd.core import socket_places
@@ -81,7 +81,7 @@ class Client:
 
     def directory(self, limit_s: float = STATUS_S) -> dict[str, Any]:
         """The nodes that share their caches, as `protocol.Directory` says."""
-        return self._ask(Directory(), None, limit_s).detail
+        return self._asked_again(Directory(), limit_s).detail
 
     def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None, *, pin: bool = False) -> Result:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
@@ -155,7 +155,15 @@ class Client:
 
     def _told(self, request: Request, kind: Any, limit_s: float) -> dict[str, Any]:  # noqa: ANN401 - as of `check`
         """The `detail` of the answer. Raises as `_checked`."""
-        return self._checked(self._ask(request, None, limit_s), kind).detail
+        return self._checked(self._asked_again(request, limit_s), kind).detail
+
+    def _asked_again(self, request: Request, limit_s: float) -> Result:
+        """For what changes nothing: a daemon that ends meanwhile leaves the question to the next one. Raises
+        DaemonSilent."""
+        try:
+            return self._ask(request, None, limit_s)
+        except DaemonEnded:
+            return self._ask(request, None, limit_s)
 
     def _checked(self, result: Result, kind: Any) -> Result:  # noqa: ANN401 - as of `check`
         """With a `detail` of this kind. Raises DaemonSilent: what it says cannot be used."""

@@ -29,6 +29,10 @@ class DaemonSilent(HfsError):
     """The daemon cannot be reached or does not answer."""
 
 
+class DaemonEnded(DaemonSilent):
+    """It ended with the connection open; as a rule another one goes on."""
+
+
 class Refused(HfsError):
     """The daemon answered with a Failure. `code` is the exit code that it proposes."""
 
@@ -121,7 +125,7 @@ class ControlSocket:
         except OSError as error:
             with contextlib.suppress(DaemonSilent):
                 self.receive(deadline)  # refused before all was read: the reason is waiting for us
-            raise DaemonSilent(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
+            raise DaemonEnded(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
 
     def wait_heard(self, deadline: float | None) -> None:
         """Until the daemon has what was sent, as it has at once by a socket of its own. Raises DaemonSilent."""
@@ -141,9 +145,9 @@ class ControlSocket:
         except TimeoutError:
             raise DaemonSilent(f"{self.where} does not answer{_SILENT}") from None
         except EOFError:
-            raise DaemonSilent(f"{self.where} ended before it answered{_ENDED}") from None
+            raise DaemonEnded(f"{self.where} ended before it answered{_ENDED}") from None
         except OSError as error:
-            raise DaemonSilent(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
+            raise DaemonEnded(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
         if isinstance(reply, Failure):
             raise Refused(printable(reply.message), reply.code)
         return reply
@@ -165,9 +169,9 @@ class ControlSocket:
         except BlockingIOError:
             return None
         except EOFError:
-            raise DaemonSilent(f"{self.where} is gone{_ENDED}") from None
+            raise DaemonEnded(f"{self.where} is gone{_ENDED}") from None
         except OSError as error:
-            raise DaemonSilent(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
+            raise DaemonEnded(f"{self.where} is gone: {error.strerror}{_ENDED}") from None
         return reply
 
     def wait_incoming(self, limit_s: float) -> None:

@@ -49,13 +49,16 @@ class RottingDisk:
     def rot(self, folder: Path, step_bytes: int) -> int:
         """Turn a bit of every `step_bytes` of every file below `folder`, which lies on it. Returns how many."""
         places = []
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                size = path.stat().st_size
-                places += [place_of(path, min(start + 4321, size - 1)) for start in range(0, size, step_bytes)]
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        for path in files:
+            size = path.stat().st_size
+            places += [place_of(path, min(start + 4321, size - 1)) for start in range(0, size, step_bytes)]
         self.unmount()
         self._turn(places)
         self.mount()
+        for path in files:
+            with path.open("rb") as file:  # where another namespace has it mounted still, the pages are still there
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return len(places)
 
     def _turn(self, places: Iterable[int]) -> None:

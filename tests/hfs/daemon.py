@@ -166,17 +166,18 @@ def serving(path: Path, commands: FakeCommands) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def speaking(path: Path, words: bytes) -> Iterator[None]:
-    """A daemon that takes one connection, says `words` and hangs up."""
+def speaking(path: Path, *words: bytes) -> Iterator[None]:
+    """A daemon that takes a connection for each of `words`, says that and hangs up."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()
 
         def talk() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(words)
+            for said in words:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(said)
 
         thread = threading.Thread(target=talk)
         thread.start()

@@ -9,7 +9,7 @@ import pytest
 
 from hfs.client import client as module
 from hfs.client.client import Client, DaemonSilent, Refused, find_socket, known_sockets
-from hfs.client.control_socket import ControlAddress
+from hfs.client.control_socket import ControlAddress, DaemonEnded
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.socket_places import prefix_of
 from hfs.mountd.wire.protocol import MAX_FRAME_BYTES, Failure, PathFault, Progress, ProtocolError, Result, Rows, encode
@@ -69,8 +69,16 @@ def test_an_exception_in_news_ends_the_request(tmp_path: Path) -> None:
     ],
 )
 def test_a_daemon_that_talks_nonsense(tmp_path: Path, words: bytes, message: str) -> None:
-    with speaking(tmp_path / "s", words), pytest.raises(DaemonSilent, match=message):
+    times = 2 if message.startswith("ended") else 1
+    with speaking(tmp_path / "s", *[words] * times), pytest.raises(DaemonSilent, match=message):
         Client(str(tmp_path / "s")).status()
+
+
+def test_a_daemon_that_ends_leaves_a_question_to_the_next_and_nothing_that_changes_anything(tmp_path: Path) -> None:
+    with speaking(tmp_path / "s", b"", encode(Result(detail={"looks": []}))):
+        assert Client(str(tmp_path / "s")).history() == []
+    with speaking(tmp_path / "t", b""), pytest.raises(DaemonEnded, match="ended before it answered"):
+        Client(str(tmp_path / "t")).evict([b"x"])
 
 
 def test_a_refusal_before_the_request_was_read(tmp_path: Path) -> None:
