@@ -18,6 +18,7 @@ from scripts.benchmarks import common, data, main, table
 from scripts.benchmarks.fastpath_access import FILES, OF_LARGE, TOUCH, Access, Place, duel
 from scripts.benchmarks.fastpath_dropped import OF_LARGE_COLD
 from scripts.benchmarks.fastpath_results import Results
+from scripts.benchmarks.house import Entered, entered_by_all, hand_offs
 from scripts.benchmarks.mount_daemon import flatness
 from scripts.benchmarks.options import Options
 
@@ -355,3 +356,9 @@ def test_a_crowd_counts_who_has_come_and_who_has_ended(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_told_with_what_it_said() -> None:
     with pytest.raises(common.BenchError, match="exit code 3: no luck"):
         common.run(sys.executable, "-c", "import sys; sys.stderr.write('no luck'); sys.exit(3)")
+
+
+def test_files_that_every_request_enters_are_counted_and_each_change_of_thread_or_task() -> None:
+    steps = [Entered("loop", "a"), Entered("loop", "b"), Entered("worker", "b"), Entered("loop", "c")]
+    assert entered_by_all([steps, [Entered("loop", "b"), Entered("loop", "c")]]) == {"b", "c"}
+    assert hand_offs(steps) == 4  # with the thread that reads requests
