@@ -23,10 +23,10 @@ RANKS = {
     "core": 1,
     "native": 1,
     "ledger": 2,
+    "kernel": 2,
     "source": 3,
     "cache": 3,
     "peers": 3,
-    "kernel": 3,
     "namespace": 4,
     "fetch": 5,
     "hints": 6,
@@ -61,6 +61,7 @@ IMPORT_RIGHTS = {
     "numcodecs": ("mountd/cache/objects/codec.py",),  # imported only where something is encoded
     "subprocess": (
         "mountd/kernel/*",  # mount(8), for the kernel's settings of a mount
+        "mountd/files/residency.py",  # a look at the mount, for which the daemon must not wait
         "mountd/supervisor/*",  # daemons; fusermount3
         "hfs/*",
     ),
@@ -167,10 +168,7 @@ ENCODING_RIGHTS = (
 ENCODING_OPTION = "mountd/core/config/config.py"
 
 # Who may start a task that nobody waits for where it was started: its fault would end the nursery, and the mount.
-LOOSE_TASK_RIGHTS = (
-    "mountd/core/background.py",  # the guard itself
-    "mountd/fuse/polling.py",  # pyfuse3's workers: one that fails is the end of the session
-)
+LOOSE_TASK_RIGHTS = ("mountd/core/background.py",)  # the guard itself
 
 # Calls that follow a path, by name in os, and the files that may make them. Calls on a descriptor are not limited.
 PATH_CALLS = {
@@ -187,6 +185,7 @@ PATH_RIGHTS = (
     "mountd/cache/*",  # paths under the cache directory
     "mountd/ledger/*",  # the cache root, and records below it
     "mountd/core/config/loading.py",  # configuration files
+    "mountd/control/traffic.py",  # /proc: how long the event loop waits for a processor
     "mountd/control/listening.py",  # the control socket
     "mountd/core/path_steps.py",  # directories on the way to something
     "mountd/core/socket_places.py",  # where it lies

@@ -12,9 +12,6 @@ from hfs.cli.shared import MountTarget, complain
 from hfs.mountd.base.printable import printable
 from hfs.mountd.wire.protocol import Progress, Rows
 
-_PROBE_S = 10.0
-"""For each mount, at most: two to ten seconds of a real warm say how long the rest takes."""
-
 
 def wanted(missing_bytes: int, room_bytes: int, free_bytes: int) -> str:
     """What a warm needs, and whether that fits."""
@@ -36,7 +33,7 @@ def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
             for fault in part.faults if isinstance(part, Progress) else []:
                 complain(f"{target.shown(fault.path)}: {fault.message}")
 
-        result = target.client.estimate(target.paths, news, probe_s=_PROBE_S)
+        result = target.client.estimate(target.paths, news)
         for fault in result.faults:
             complain(f"{target.shown(fault.path)}: {fault.message}")
         missing_bytes, room_bytes, free_bytes = (

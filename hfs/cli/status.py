@@ -142,8 +142,6 @@ def _print_all(found: dict[str, Any]) -> None:
 
     console = stdout()
     readers = found.pop("readers", None) or []
-    if found.get("readers_unknown") is None:
-        found.pop("readers_unknown", None)
     found["readers"] = {
         f"{reader['command']} ({reader['pid']})": {"reads": reader["reads"], "bytes": reader["bytes"]}
         for reader in readers[:_READERS]

@@ -87,9 +87,9 @@ class Client:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
         return self._checked(self._ask(Warm(list(paths), jobs, pin), news, None), ToldCounts)
 
-    def estimate(self, paths: Sequence[bytes], news: News | None = None, *, probe_s: float = 0.0) -> Result:
+    def estimate(self, paths: Sequence[bytes], news: News | None = None) -> Result:
         """What `warm` would read and keep, as `protocol.Estimate` says."""
-        return self._checked(self._ask(Estimate(list(paths), probe_s), news, None), ToldEstimate)
+        return self._checked(self._ask(Estimate(list(paths)), news, None), ToldEstimate)
 
     def unpin(self, paths: Sequence[bytes]) -> Result:
         """What is staged may go for room again; no paths: all."""

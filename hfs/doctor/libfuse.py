@@ -15,6 +15,7 @@ from typing import Any
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.kernel import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
+from hfs.mountd.base.errors import MountError
 from hfs.mounting import daemon_part, own_process
 
 _LOAD_S = 60.0
@@ -22,7 +23,8 @@ _LOAD_S = 60.0
 
 
 def load() -> dict[str, Any]:
-    """What a daemon would have, by name; "failed" if it could not even begin."""
+    """What a daemon would have, by name; "refused" if it would end with these words, "failed" if it could not even
+    begin."""
     command = own_process.command("hfs.doctor.libfuse")
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOAD_S, check=False)
@@ -38,34 +40,27 @@ def load() -> dict[str, Any]:
 def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> Iterator[CheckResult]:
     """Of pyfuse3, of the extension, and of the I/O modes that follow."""
     said = loaded()
-    if "failed" in said:
+    if not {"failed", "refused"}.isdisjoint(said):
         if names := daemon_part.missing():
             text = f"the daemon of hfs is not installed here: {', '.join(names)} not found"
             yield fault("pyfuse3", text, daemon_part.REMEDY)
-            return
-        text = f"pyfuse3: cannot be loaded ({said['failed']})"
-        yield fault(
-            "pyfuse3", text, "install hfs again in this environment: scripts/setup, or pip install of its wheels"
-        )
+        elif "refused" in said:
+            text, _, remedy = str(said["refused"]).rpartition(": ")
+            yield fault("extension", text, remedy)
+        else:
+            text = f"pyfuse3: cannot be loaded ({said['failed']})"
+            remedy = "install hfs again in this environment: scripts/setup, or pip install of its wheels"
+            yield fault("pyfuse3", text, remedy)
         return
     libraries = ", ".join(said["libfuse"]) or "a libfuse within itself"
     yield good("pyfuse3", f"pyfuse3 {said['pyfuse3']} with {libraries}")
-    if said["two"]:
-        yield limit("libfuse", str(said["two"]), "have one libfuse in all of them")
-    if not said["extension"]:
-        text = f"the extension is not used ({said['why']}): requests cost four times as much"
-        remedy = "pip install the wheel hfs_cache_native-*.whl, or build it: a C compiler, libfuse3-dev, scripts/setup"
-        yield limit("extension", text, remedy)
-    else:
-        yield good("extension", f"the extension is loaded, with libfuse {said['version']}")
+    yield good("extension", f"the extension is loaded, with libfuse {said['version']}")
     yield _io_modes(around, said)
 
 
 def _io_modes(around: Surroundings, said: dict[str, Any]) -> CheckResult:
     """Only what the installation is to blame for is a limit: many people never have root, and need not."""
     name = "io-modes"
-    if not said["extension"]:
-        return note(name, "daemon only: stateless (with --immutable) and passthrough need the extension")
     why = io_mode_missing(around)
     if why is not None:
         return note(name, f"daemon, stateless with --immutable; no passthrough: {why}")
@@ -83,18 +78,18 @@ def _loaded() -> dict[str, Any]:
     said: dict[str, Any] = {}
     try:
         from hfs.mountd.kernel import fastpath
+        from hfs.mountd.native.extension import EXTENSION
 
-        extension = fastpath.extension()
-        said["extension"] = fastpath.is_loaded()
-        said["why"] = None if fastpath.is_loaded() else fastpath.extension_missing()
-        said["passthrough"] = bool(getattr(extension, "HAS_PASSTHROUGH", False))
-        said["version"] = fastpath.libfuse_version()
+        said["passthrough"] = bool(EXTENSION.HAS_PASSTHROUGH)
+        said["version"] = fastpath.LIBFUSE
         pyfuse3, _ = map(importlib.import_module, ("pyfuse3", "trio"))  # only here, of all commands
         from hfs.mountd.native.linkage import libfuse_in_use
 
         said["pyfuse3"] = pyfuse3.__version__
         said["libfuse"] = sorted(libfuse_in_use())
-        said["two"] = fastpath.two_libfuses()
+        fastpath.check_one_libfuse()
+    except MountError as error:
+        said["refused"] = str(error)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is what a daemon would end with
         said["failed"] = f"{type(error).__name__}: {error}"
     return said

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.handover import undump
-from hfs.mountd.wire.handover import CannotTakeUp, Handover, descriptors_of, handed_over
+from hfs.mountd.wire.handover import Handover, descriptors_of, handed_over
 
 log = logging.getLogger(__name__)
 
@@ -62,9 +62,8 @@ def main() -> int:
     os.chdir("/")  # else the directory that we were started in could not be unmounted
     gc.collect()
     gc.freeze()  # what is there now stays, shared by all that are forked
-    fastpath = sys.modules.get("hfs.mountd.kernel.fastpath")
     while True:
-        answer({"imported": os.getpid(), "feeds": fastpath is not None and fastpath.is_loaded()})
+        answer({"imported": os.getpid()})
         given, received = _receive()
         if not given:
             return 0  # the keeper has gone, or needs no daemon any more
@@ -79,10 +78,7 @@ def main() -> int:
         serve(config, origins, lambda: answer({"ready": os.getpid()}), handed_over(given, descriptors))
     except BaseException as raised:  # noqa: BLE001 - whatever it is, the caller waits for a word
         error = leaf(raised)
-        if isinstance(error, CannotTakeUp):
-            answer({"unfed": message(error)})
-        else:
-            answer({"error": message(error), "code": exit_code(error)})
+        answer({"error": message(error), "code": exit_code(error)})
         return exit_code(error)
     return 0
 

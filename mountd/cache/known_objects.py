@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import trio
 
-from hfs.mountd.base.object_maker import KnownObject
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Committed, IndexFailed, StagedRow, Stamp
 from hfs.mountd.cache.objects import CacheContext
+from hfs.mountd.kernel import KnownObject
 from hfs.policies.cache.admission import object_overhead_bytes
 
 _PAGE = 4096

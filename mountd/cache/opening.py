@@ -17,8 +17,6 @@ from functools import partial
 import trio
 
 from hfs.mountd.base.errors import MountError
-from hfs.mountd.base.object_answers import ObjectAnswers
-from hfs.mountd.base.object_maker import ObjectMaker
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
@@ -38,12 +36,13 @@ from hfs.mountd.cache.objects import (
 )
 from hfs.mountd.cache.objects.context import nothing_planned
 from hfs.mountd.cache.stand_in import NoDirectory, NoDisk, index_in_memory
-from hfs.mountd.cache.told_objects import OverlayAnswers, ToldObjects
+from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from hfs.mountd.core.cache_lock import lock_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.policies.cache.admission import BLOCK_BYTES
 
 _DRAIN_S = 10.0
@@ -68,12 +67,12 @@ async def open_cache(
     drain_s: float = _DRAIN_S,
     trust: Trust | None = None,
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
-    answers: ObjectAnswers | None = None,
-    maker: ObjectMaker | None = None,
+    answers: DataPlane | None = None,
+    maker: SmallFetches | None = None,
     planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
     grants: Grants | None = None,
     absent: str | None = None,
-    overlay_answers: OverlayAnswers | None = None,
+    overlay_answers: XattrAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
@@ -122,7 +121,7 @@ async def _running(
     context: CacheContext,
     settings: CacheSettings,
     drain_s: float,
-    overlay_answers: OverlayAnswers | None,
+    overlay_answers: XattrAnswers | None,
     grants: Grants | None,
 ) -> AsyncIterator[Cache]:
     """Its tasks run until the block is left."""

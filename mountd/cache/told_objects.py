@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Protocol
 
 import trio
 
@@ -25,26 +24,16 @@ from hfs.mountd.cache.generation import Generation, OverlaysFound
 from hfs.mountd.cache.leavers import Leaver, Leavers
 from hfs.mountd.cache.makers import Makers
 from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
+from hfs.mountd.kernel import XattrAnswers
 
 SHOWN_S = 1.0
 """So long, at most, is waited for new generations."""
 
 
-class OverlayAnswers(Protocol):
-    """Whoever tells overlays where objects lie without asking here. Never waits, but for answers under way."""
-
-    def stop_telling(self, numbers: Sequence[int], /) -> tuple[Sequence[int], bool]:
-        """Nobody is told of these objects any more when this returns. Those that were told since the last call, more
-        than once perhaps; and whether some of them were lost."""
-
-    def tell_again(self, numbers: Sequence[int], /) -> None:
-        """These may be told again."""
-
-
 class ToldObjects:
     """Of one cache. Objects are known by their numbers."""
 
-    def __init__(self, generation: Generation, answers: OverlayAnswers | None) -> None:
+    def __init__(self, generation: Generation, answers: XattrAnswers | None) -> None:
         """`answers`: who tells besides `tell`; None: nobody."""
         self.generation = generation
         self._answers = answers

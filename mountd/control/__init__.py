@@ -15,7 +15,7 @@ from hfs.mountd.control.refresh import RefreshWork
 from hfs.mountd.control.status import CounterStatus, StatusReport
 from hfs.mountd.control.traffic import Traffic
 from hfs.mountd.control.tunnels import Tunnels
-from hfs.mountd.control.warm import Warming
+from hfs.mountd.control.warm import Warming, WarmRates
 from hfs.mountd.control.warm_nodes import WarmFetches
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Tunnels",
     "WarmEstimate",
     "WarmFetches",
+    "WarmRates",
     "Warming",
     "serve",
     "socket_path",

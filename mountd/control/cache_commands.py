@@ -33,6 +33,9 @@ _ASK_S = 2.0
 
 
 class CacheCommands:
+    """A command raises HfsError when it cannot do anything at all; single paths that fail are counted in `failed` and
+    named in `faults`. A fault given to `report` is not given again in the Result."""
+
     def __init__(
         self,
         namespace: Namespace,
@@ -56,9 +59,9 @@ class CacheCommands:
         from then on."""
         return await self._new_warming(report, pin).run(paths, jobs)
 
-    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
-        """What `warm` would read and keep, the room that there is, and, with `probe_s`, the time."""
-        return await self._new_estimate(report).run(paths, probe_s)
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
+        """What `warm` would read and keep, the room that there is, and the time."""
+        return await self._new_estimate(report).run(paths)
 
     async def unpin(self, paths: Sequence[bytes]) -> Result:
         """What is staged of these may go for room again; no paths: all."""

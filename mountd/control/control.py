@@ -11,21 +11,25 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
 from hfs.mountd.base.errors import ConfigError, HfsError, sole
+from hfs.mountd.control.cache_commands import CacheCommands
+from hfs.mountd.control.cluster import ClusterStatus
 from hfs.mountd.control.connection import ClientGone, ControlConnection, Report
-from hfs.mountd.control.learners import Joins, serve_learner
+from hfs.mountd.control.learners import serve_learner
 from hfs.mountd.control.listening import ControlListener, control_socket
+from hfs.mountd.control.recordings import Recordings
+from hfs.mountd.control.refresh import RefreshWork
 from hfs.mountd.control.requester import Requester, requester_of, requester_through_mount
+from hfs.mountd.control.status import StatusReport
 from hfs.mountd.control.tunnels import Tunnels
 from hfs.mountd.core.background import guarded, start_for_life
-from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.hints import Learners
 from hfs.mountd.wire.protocol import (
     MAX_FRAME_BYTES,
     Check,
@@ -60,80 +64,16 @@ _OTHERS_BYTES = 1 << 16
 """Of a request of theirs, none of which names files."""
 
 
-class StatusCommand(Protocol):
-    """`hfs status`."""
-
-    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
-        """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk.
-        `page_cache`: as in `protocol.Status`."""
-
-    def history(self) -> list[dict[str, float]]:
-        """The looks of `protocol.History`."""
-
-
-class CacheWork(Protocol):
-    """`hfs cache`. Paths are relative to the mount's root, b"" is the root itself.
-
-    A command raises HfsError when it cannot do anything at all; single paths that fail are counted in `failed` and
-    named in `faults`. A fault given to `report` is not given again in the Result.
-    """
-
-    async def warm(self, paths: Sequence[bytes], jobs: int, pin: bool, report: Report) -> Result:
-        """Stage files and trees; returns when they are committed. jobs 0: as many as the daemon likes."""
-
-    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
-        """What a warm would read and keep, and how long it would take."""
-
-    async def unpin(self, paths: Sequence[bytes]) -> Result:
-        """What is staged may go for room again."""
-
-    async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:
-        """Drop what is staged, and was used longer ago than that; open files are `skipped`."""
-
-    async def yield_room(self, asked_bytes: int) -> Result:
-        """Give room back to other caches of the same root."""
-
-    async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
-        """Verify what is staged; damaged files are `failed` (and dropped)."""
-
-    async def list(self, paths: Sequence[bytes], report: Report) -> Result:
-        """Report Rows of what is staged; the sums are the Result."""
-
-
-class RefreshCommand(Protocol):
-    """`hfs refresh`."""
-
-    async def refresh(self, paths: Sequence[bytes]) -> Result:
-        """Look at these anew, and at all below them."""
-
-
-class RecordCommand(Protocol):
-    """`hfs-hint record`."""
-
-    async def record(self, report: Report) -> Result:
-        """Report Touches until the client goes."""
-
-
-class ClusterCommand(Protocol):
-    """The nodes of a job."""
-
-    def directory(self) -> dict[str, object]:
-        """The nodes that share their caches, as `protocol.Directory` says."""
-
-    async def all_nodes(self) -> dict[str, object]:
-        """All nodes of the job, as `protocol.Cluster` says. Takes seconds where one does not answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Commands:
     """Who does what the daemon can be asked for. Each command is cancelled when its client goes."""
 
-    status: StatusCommand
-    cache: CacheWork
-    cluster: ClusterCommand
-    recordings: RecordCommand
-    refreshing: RefreshCommand
-    learners: Joins
+    status: StatusReport
+    cache: CacheCommands
+    cluster: ClusterStatus
+    recordings: Recordings
+    refreshing: RefreshWork
+    learners: Learners
     why_no_others: Callable[[], str | None] = lambda: None
     """Why hints of other users are not followed here; None: they are."""
     expect_overlay: Callable[[], object] = lambda: None
@@ -280,7 +220,7 @@ class _Gate:
                 case Warm():
                     return await commands.cache.warm(request.paths, request.jobs, request.pin, report)
                 case Estimate():
-                    return await commands.cache.estimate(request.paths, request.probe_s, report)
+                    return await commands.cache.estimate(request.paths, report)
                 case Evict():
                     return await commands.cache.evict(request.paths, request.all, request.older_than_s, report)
                 case Unpin():

@@ -1,14 +1,15 @@
 """`hfs cache warm --dry-run`: what a warm would read and keep, whether that fits, and how long it would take.
 
-Names are looked at as for a listing, so that the warm which follows finds them as it would have. The time comes of a
-short piece of a real warm, of files all over the set (`probing`), which stay staged.
+Names are looked at as for a listing, so that the warm which follows finds them as it would have. The time is that which
+as much has taken in the warms of this daemon so far.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import msgspec
 import trio
 
 from hfs.mountd.base.attributes import Attributes
@@ -17,9 +18,8 @@ from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.fitting import Fitting
-from hfs.mountd.control.probing import Missing, Probing, Some
 from hfs.mountd.control.progress import ProgressCounter
-from hfs.mountd.control.warm import Warming
+from hfs.mountd.control.warm import WarmRates
 from hfs.mountd.control.warm_nodes import TOO_LARGE
 from hfs.mountd.fetch import Owners, SparseFiles
 from hfs.mountd.namespace import Namespace, Node
@@ -27,6 +27,18 @@ from hfs.mountd.wire.protocol import Result
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 _NAMES_AT_ONCE = 512
+
+
+class _Lacks(NamedTuple):
+    """What one file lacks on this node, or all together."""
+
+    small_files: int = 0
+    small_bytes: int = 0
+    large_bytes: int = 0
+    room_bytes: int = 0
+
+
+_NOTHING = _Lacks()
 
 
 class WarmEstimate:
@@ -38,7 +50,7 @@ class WarmEstimate:
         cache: Cache,
         owners: Owners,
         sparse_files: SparseFiles,
-        new_warming: Callable[[Report], Warming],
+        rates: WarmRates,
         small_bytes: int,
         report: Report,
     ) -> None:
@@ -47,18 +59,17 @@ class WarmEstimate:
         self._cache = cache
         self._owners = owners
         self._sparse_files = sparse_files
-        self._new_warming = new_warming
+        self._rates = rates
         self._small_bytes = small_bytes
         self._report = report
         self._work = ProgressCounter()
-        self._small = Missing(random.Random())
-        self._large = Missing(random.Random())
+        self._lacks = _NOTHING
         self._here_bytes = 0
         self._listing_s = 0.0
         self._seen: set[Node] = set()
         """Directories."""
 
-    async def run(self, paths: Sequence[bytes], probe_s: float = 0.0) -> Result:
+    async def run(self, paths: Sequence[bytes]) -> Result:
         """See `wire.protocol.Estimate`."""
         await self._cache.ready.wait()
         fitting = Fitting(self._cache)
@@ -68,32 +79,18 @@ class WarmEstimate:
             except HfsError as error:
                 self._work.fail(path, error)
         free_bytes = fitting.free_bytes(self._here_bytes)
-        probing = Probing(self._small, self._large, self._new_warming)
-        if probe_s:
-            await probing.run(probe_s, free_bytes)
-        left = probing.left()
-        result = self._work.result()
-        # The room of what was probed is taken.
-        free_bytes = max(0, free_bytes - (self._small.room_bytes + self._large.room_bytes - left.room_bytes))
-        fits = min(1.0, free_bytes / left.room_bytes) if left.room_bytes else 1.0
-        seconds = probing.seconds()
+        lacks = self._lacks
+        fits = min(1.0, free_bytes / lacks.room_bytes) if lacks.room_bytes else 1.0
+        seconds = self._rates.seconds(lacks.small_files, lacks.large_bytes)
         if seconds is not None:
-            seconds = max(seconds, self._listing_s) * fits if left.room_bytes else 0.0
+            seconds = max(seconds, self._listing_s) * fits if lacks.room_bytes else 0.0
         detail = {
-            "missing_bytes": left.bytes,
-            "room_bytes": left.room_bytes,
+            "missing_bytes": lacks.small_bytes + lacks.large_bytes,
+            "room_bytes": lacks.room_bytes,
             "free_bytes": free_bytes,
             "seconds": seconds,
-            "probed_bytes": self._small.bytes + self._large.bytes - left.bytes,
         }
-        return Result(
-            files=result.files,
-            bytes=result.bytes,
-            failed=result.failed,
-            skipped=result.skipped,
-            faults=result.faults,
-            detail=detail,
-        )
+        return msgspec.structs.replace(self._work.result(), detail=detail)
 
     async def _walk(self, met: Node) -> None:
         node = await self._namespace.links.met(met)
@@ -101,7 +98,7 @@ class WarmEstimate:
             return
         if node.version is not None:
             if node.parent is not None:
-                self._walked(node.parent, [await self._count(node.parent, node.name, node, node.version)])
+                await self._add(node.parent, node.name, node, node.version)
         elif node.children is not None and node not in self._seen:
             self._seen.add(node)
             began_s = trio.current_time()
@@ -127,14 +124,19 @@ class WarmEstimate:
                 files.append((name, one, one.version(source_id)))
         if not self._cache.files.all_in_memory:
             await self._cache.files.load([version for _, _, version in files])
-        self._walked(directory, [await self._count(directory, *file) for file in files])
+        for file in files:
+            await self._add(directory, *file)
         for node in below:
             try:
                 await self._walk(node)
             except HfsError as error:
                 self._work.fail(node.path, error)
 
-    async def _count(self, directory: Node, name: bytes, one: Node | Attributes, version: Version) -> Some:
+    async def _add(self, directory: Node, name: bytes, one: Node | Attributes, version: Version) -> None:
+        found = await self._count(directory, name, one, version)
+        self._lacks = _Lacks(*map(sum, zip(self._lacks, found, strict=True)))
+
+    async def _count(self, directory: Node, name: bytes, one: Node | Attributes, version: Version) -> _Lacks:
         """What the file lacks."""
         size_bytes = version.size
         self._work.found(size_bytes)
@@ -144,29 +146,27 @@ class WarmEstimate:
         if file is None and files.all_in_memory and size_bytes <= self._small_bytes:
             if not size_bytes:
                 self._work.skip(0)
-                return Some(name, 0, 0, is_small=True)
+                return _NOTHING
             self._work.done(size_bytes)
             if not self._owners.caches_locally(path, 0):
-                return Some(name, 0, 0, is_small=True)
-            return Some(name, size_bytes, blocks_bytes(size_bytes) + object_overhead_bytes(1), is_small=True)
+                return _NOTHING
+            return _Lacks(1, size_bytes, 0, blocks_bytes(size_bytes) + object_overhead_bytes(1))
         if file is None:
             file = files.get_nowait(version, path) or await files.get(version, path)
         if file.complete:
             self._work.skip(size_bytes)
             self._here_bytes += 0 if file.object_id in self._cache.pinned else file.room_bytes
-            return Some(name, 0, 0, is_small=True)
+            return _NOTHING
         if file.present.too_many:
             self._work.fail(path, StagingError(TOO_LARGE))
-            return Some(name, 0, 0, is_small=False)
+            return _NOTHING
         self._work.done(size_bytes)
         ours = [index for index in file.present.missing() if self._owners.caches_locally(path, index)]
         attributes = one.attributes if isinstance(one, Node) else one
         room_bytes = await self._sparse_files.room_bytes(file, (directory.path, name), attributes, ours)
         room_bytes += file.overhead_bytes() if ours and file.object_id is None else 0
         is_open = isinstance(one, Node) and one.opens > 0
-        is_small = size_bytes <= self._small_bytes and not is_open
-        return Some(name, sum(map(file.chunk_size, ours)), room_bytes, is_small=is_small)
-
-    def _walked(self, directory: Node, some: Sequence[Some]) -> None:
-        self._small.add(directory, [one for one in some if one.bytes and one.is_small])
-        self._large.add(directory, [one for one in some if one.bytes and not one.is_small])
+        missing_bytes = sum(map(file.chunk_size, ours))
+        if size_bytes <= self._small_bytes and not is_open:
+            return _Lacks(bool(missing_bytes), missing_bytes, 0, room_bytes)
+        return _Lacks(0, 0, missing_bytes, room_bytes)

@@ -9,43 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import trio
 
 from hfs.mountd.control.requester import Requester
-from hfs.mountd.core.caller import Credentials
-from hfs.mountd.wire.hints import LearnerMessage, decode_learner
-from hfs.mountd.wire.protocol import Failure, Join, ProtocolError, Reply, Result
+from hfs.mountd.hints import Learners
+from hfs.mountd.wire.hints import decode_learner
+from hfs.mountd.wire.protocol import Failure, Join, ProtocolError, Reply
 
 log = logging.getLogger(__name__)
 
 
-class LearnerSession(Protocol):
-    """One learner, as the daemon knows it."""
-
-    def refusal(self, size_bytes: int) -> Failure | None:
-        """A message of so many bytes begins; the answer to it where there is no room for it."""
-
-    async def receive(self, message: LearnerMessage) -> Result | Failure | None:
-        """What to answer, if anything."""
-
-    def leave(self) -> None:
-        """The connection has ended."""
-
-
-class Joins(Protocol):
-    """Who takes learners in."""
-
-    def join(
-        self, join: Join, pid: int, reader: Credentials | None = None
-    ) -> tuple[LearnerSession | None, Result | Failure]:
-        """The session and the answer to send; without a session the connection ends with it. `reader`: whose rights at
-        the source count; None: the daemon's own."""
-
-
 async def serve_learner(
-    joins: Joins,
+    learners: Learners,
     join: Join,
     requester: Requester,
     *,
@@ -55,7 +31,7 @@ async def serve_learner(
     """Follow a learner until its connection ends. `next_frame` gives the body of a frame, None at the end; its
     argument says of the length of each whether it is refused, and how."""
     pid = requester.pid
-    session, answer = joins.join(join, pid, requester.reader)
+    session, answer = learners.join(join, pid, requester.reader)
     if session is None:
         await send(answer)
         return

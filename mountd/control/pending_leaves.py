@@ -27,7 +27,7 @@ class PendingLeaves:
         """By number of the object: the place, the size, whether it was fetched, and what counts as held of it."""
         self.seen = 0
         """Files that it said enough of,"""
-        self.fetched_files = self.fetched_bytes = self.fetched_room_bytes = 0
+        self.fetched_files = self.fetched_room_bytes = 0
         """and those of them that were fetched."""
 
     def add(self, place: Place, one: Staged) -> bool:
@@ -40,7 +40,6 @@ class PendingLeaves:
             room_bytes = blocks_bytes(one.size) + object_overhead_bytes(1)
             if one.fetched:
                 self.fetched_files += 1
-                self.fetched_bytes += one.size
                 self.fetched_room_bytes += room_bytes
             held_bytes = self._files.held(one.number, room_bytes)
             self._pending[one.number] = place, one.size, one.fetched, held_bytes

@@ -12,10 +12,11 @@ from typing import Protocol
 from hfs.mountd.control.traffic import Traffic
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.metrics import COUNTERS, Metrics
+from hfs.mountd.hints import Learners
 
 KEYS = (
     *("pid", "version", "mountpoint", "keeper", "uptime_s", "traffic"),
-    *("io_mode", "by_kernel", "opens", "source", "peers", "reads", "read_bytes", "readers", "readers_unknown", "hints"),
+    *("io_mode", "by_kernel", "opens", "source", "peers", "reads", "read_bytes", "readers", "hints"),
     *("source_wait_s", "staged", "scrub", "stage_encoding", "ahead", "queues", "memory", "descriptors", "open"),
     *("faults", "other_users", "background_faults", "evicted", "interrupted", "version_changes", "stale_served"),
     *("page_cache", "data_plane", "leaves", "kernel", "monitoring", "config", "counters"),
@@ -70,20 +71,13 @@ class StatusSection(Protocol):
         """Only numbers, texts, lists and dicts. Never waits."""
 
 
-class HintsSection(Protocol):
-    """What is known of learners."""
-
-    async def status(self, reader: Credentials | None) -> dict[str, object]:
-        """What is under the key `hints`: what this user's own learners have said; None: all learners."""
-
-
 class StatusReport:
     """All sections of one daemon."""
 
     def __init__(
         self,
         sections: Sequence[StatusSection],
-        hints: HintsSection,
+        hints: Learners,
         traffic: Traffic,
         hear_of_small_files: Callable[[], object],
         look_at_page_cache: Callable[[], Awaitable[None]],

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import trio
@@ -42,8 +41,6 @@ _LEAVES_AT_ONCE = 64
 
 _LOOKS = 64
 """Pending files looked at beside each batch, of which at most sixteen are new."""
-_LENDING_SHARE, _FEW_LENT = 3, 4
-_MOMENT_S = 0.02
 _WATCH_EVERY_S = 1.0
 """Groups of chunks become durable every two seconds."""
 
@@ -54,14 +51,26 @@ _Names = tuple[Node, list[bytes]]
 _Send = trio.MemorySendChannel[Node | _Names]
 
 
-class Moment(NamedTuple):
-    """How far a warm is."""
+class WarmRates:
+    """How fast the warms of this daemon have fetched so far: small files by their number, large ones by their bytes."""
 
-    now_s: float
-    files: int
-    """Small ones that were fetched,"""
-    bytes: int
-    """and bytes, those of large ones too."""
+    def __init__(self) -> None:
+        self._small = self._large = 0
+        self._small_s = self._large_s = 0.0
+
+    def saw(self, small_files: int, large_bytes: int, seconds: float) -> None:
+        """So much was fetched in this time."""
+        if small_files:
+            self._small, self._small_s = self._small + small_files, self._small_s + seconds
+        if large_bytes:
+            self._large, self._large_s = self._large + large_bytes, self._large_s + seconds
+
+    def seconds(self, small_files: int, large_bytes: int) -> float | None:
+        """That so much would take. None: nothing of a kind was fetched yet."""
+        if (small_files and not self._small) or (large_bytes and not self._large):
+            return None
+        small_s = small_files * self._small_s / max(1, self._small)
+        return small_s + large_bytes * self._large_s / max(1, self._large)
 
 
 class Warming:
@@ -73,6 +82,7 @@ class Warming:
         cache: Cache,
         fetches: WarmFetches,
         metrics: Metrics,
+        rates: WarmRates,
         report: Report,
         pin: bool = False,
     ) -> None:
@@ -82,6 +92,7 @@ class Warming:
         self._small_files = fetches.small_files
         self._pipeline = fetches.pipeline
         self._metrics = metrics
+        self._rates = rates
         self._report = report
         self._work = ProgressCounter()
         self._pending = PendingFiles(cache, fetches.fetcher, fetches.owners, metrics, self._work)
@@ -114,53 +125,6 @@ class Warming:
             await self._pending.count_again()
         detail = {"pinned_files": self._pending.pinned_files} if self._pin else {}
         return msgspec.structs.replace(self._work.result(), detail=detail)
-
-    async def try_some(
-        self, some: Sequence[_Names], limit_s: float, enough: Callable[[Sequence[Moment]], bool]
-    ) -> list[Moment]:
-        """Stage these names of directories as `run` does, for so long at most, or until it is `enough`. How far it was
-        from moment to moment; what was fetched is durable when this returns, or has failed."""
-        moments: list[Moment] = []
-        begun = await self._lend_some(some, limit_s / _LENDING_SHARE)
-        with trio.move_on_after(limit_s) as trying:
-
-            async def look() -> None:
-                while True:
-                    moments.append(self._now())
-                    if enough(moments):
-                        trying.cancel()
-                    await trio.sleep(_MOMENT_S)
-
-            async with trio.open_nursery() as looking:
-                looking.start_soon(look)
-                await self._round(partial(self._walk_each, begun), _DEFAULT_JOBS)
-                await self._work_off(_DEFAULT_JOBS)
-                looking.cancel_scope.cancel()
-        moments.append(self._now())  # all of it may have come since the last look
-        await self._leaves.settle_all()
-        await self._cache.committer.wait_committed()
-        return moments
-
-    def _now(self) -> Moment:
-        leaves, nodes = self._leaves, self._nodes
-        files, size_bytes = leaves.fetched_files + nodes.fetched_files, leaves.fetched_bytes + nodes.fetched_bytes
-        return Moment(trio.current_time(), files, size_bytes)
-
-    async def _lend_some(self, some: Sequence[_Names], limit_s: float) -> Sequence[_Names]:
-        """Those whose directories were lent in this time, and a few in any case: in a warm that is done ahead."""
-        began_s = trio.current_time()
-        for count, (directory, _) in enumerate(some):
-            if count >= _FEW_LENT and trio.current_time() - began_s > limit_s:
-                return some[:count]
-            await self._pipeline.lend(directory)
-        return some
-
-    async def _walk_each(self, some: Sequence[_Names], send: _Send) -> None:
-        for directory, names in some:
-            try:
-                await self._walk_some(directory, names, send)
-            except HfsError as error:
-                self._work.fail(directory.path, error)
 
     async def _work_off(self, workers: int) -> None:
         """What the data plane has left to us."""
@@ -295,8 +259,15 @@ class Warming:
 
     async def _watch(self) -> None:
         """Look and tell how far it is, also while all wait for the source. Never returns."""
+        looked_s, small_files, large_bytes = trio.current_time(), 0, 0
         while True:
-            await trio.sleep(_WATCH_EVERY_S)
+            try:
+                await trio.sleep(_WATCH_EVERY_S)
+            finally:
+                before = looked_s, small_files, large_bytes
+                looked_s, small_files = trio.current_time(), self._leaves.fetched_files + self._nodes.small_files
+                large_bytes = self._nodes.large_bytes
+                self._rates.saw(small_files - before[1], large_bytes - before[2], looked_s - before[0])
             done = self._work.files
             self._pending.settle_some()
             await self._leaves.settle()

@@ -48,14 +48,14 @@ class NodeStaging:
         self._work = work
         self._begun: set[PendingFile] = set()
         """Large files that are being fetched."""
-        self.fetched_files = 0
-        """Small ones."""
-        self._fetched_bytes = 0
+        self.small_files = 0
+        """Those that were fetched; and of large ones the bytes, of those that have ended."""
+        self._large_bytes = 0
 
     @property
-    def fetched_bytes(self) -> int:
-        """Up to now."""
-        return self._fetched_bytes + sum(entry.fetched_bytes() for entry in self._begun)
+    def large_bytes(self) -> int:
+        """Of large files that were fetched up to now."""
+        return self._large_bytes + sum(entry.fetched_bytes() for entry in self._begun)
 
     async def gives_bytes(self, node: Node) -> bool:
         """As that of `Unsized`."""
@@ -89,8 +89,7 @@ class NodeStaging:
                 await self.stage_large(outcome.node)
             else:
                 here = outcome.become is Become.HERE
-                self.fetched_files += not here
-                self._fetched_bytes += 0 if here else outcome.node.attributes.size
+                self.small_files += not here
                 self._pending.add(PendingFile(outcome.node, await self.file(outcome.node), was_here=here))
 
     async def lacks_bytes(self, node: Node) -> tuple[int, int]:
@@ -155,6 +154,6 @@ class NodeStaging:
             await self._cache.writer.put_holes(file, empty)
             await self._resolver.ensure_file(entry.node, file)
         finally:
-            self._fetched_bytes += entry.fetched_bytes()
+            self._large_bytes += entry.fetched_bytes()
             self._cache.files.unpin(file)
             self._begun.remove(entry)

@@ -25,6 +25,7 @@ from hfs.mountd.control import (
     WarmEstimate,
     WarmFetches,
     Warming,
+    WarmRates,
     serve,
     socket_path,
 )
@@ -152,10 +153,9 @@ def _cache_commands(basics: Basics, storage: Storage, names: NameService, files:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
     small_files, sparse_files = fetch.small_files, fetch.sparse_files
     fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, small_files, files.pipeline, sparse_files)
-    new_warming = partial(Warming, namespace, cache, fetches, metrics)
-    new_estimate = partial(
-        WarmEstimate, namespace, cache, fetch.owners, sparse_files, new_warming, small_files.limit_bytes
-    )
+    rates = WarmRates()
+    new_warming = partial(Warming, namespace, cache, fetches, metrics, rates)
+    new_estimate = partial(WarmEstimate, namespace, cache, fetch.owners, sparse_files, rates, small_files.limit_bytes)
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 

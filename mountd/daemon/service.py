@@ -26,7 +26,7 @@ from hfs.mountd.daemon.status import DaemonStatus
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.files import ChangedNames, have_names_looked_up
 from hfs.mountd.fuse import DevFuse, Fuse
-from hfs.mountd.kernel import fastpath, tune
+from hfs.mountd.kernel import tune
 from hfs.mountd.namespace import Believing, Namespace
 from hfs.mountd.peers import Membership
 from hfs.mountd.supervisor.table import device_at
@@ -146,8 +146,7 @@ async def _announce_again(
     assert handover is not None
     log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)
     ready()
-    settings = partial(tune, handover.device, init_asked=True)
-    status.tuned(await trio.to_thread.run_sync(settings, abandon_on_cancel=True))
+    status.tuned(await trio.to_thread.run_sync(tune, handover.device, abandon_on_cancel=True))
 
 
 async def _announce(service: Service, ready: Callable[[], None]) -> None:
@@ -159,8 +158,7 @@ async def _announce(service: Service, ready: Callable[[], None]) -> None:
         device = await trio.to_thread.run_sync(device_at, config.mountpoint)
     if device is None:
         raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
-    init_asked = fastpath.extension_missing() is None
-    service.status.tuned(await trio.to_thread.run_sync(partial(tune, device, init_asked=init_asked)))
+    service.status.tuned(await trio.to_thread.run_sync(tune, device))
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
         if is_given:  # it may be seen nowhere here, or not be ours to look at
             await service.fuse.wait_begun()

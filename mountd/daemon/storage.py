@@ -84,7 +84,7 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
                 trust=source.doubts,
                 lost_under_readers=refetching.lost,
                 answers=plane,
-                maker=fetches if fetches.is_possible else None,
+                maker=fetches,
                 planned=learners.plans.planned,
                 grants=own.grants,
                 absent=own.absent,

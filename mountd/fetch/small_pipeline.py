@@ -41,7 +41,7 @@ _BUSY_S, _IDLE_S = 0.02, 0.2
 
 _HANGING_EVERY_S = 0.5
 _HANGS_S = 2.0
-"""Longer than a small file takes where nothing hangs; as long as an open waits for its bytes (`files.small_opens`)."""
+"""Longer than a small file takes where nothing hangs; as long as an open waits for its bytes (`files.opening`)."""
 
 _WAS_HERE = 1 << 63
 """In the thread id of an open: WAS_HERE in native/plane/fetch.h."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
 from hfs.mountd.base.errors import SourceError
 from hfs.mountd.base.printable import shown_path
-from hfs.mountd.cache import StagedFile
-from hfs.mountd.files.leaf_handles import LeafHandles
-from hfs.mountd.namespace import Dentry, Journal, Node
+from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.kernel import DataPlane
+from hfs.mountd.namespace import Dentry, Journal, Namespace, Node
 from hfs.mountd.source import Listing
 from hfs.policies.iomode import SMALL_BYTES
 from hfs.policies.prefetch.readahead import Pattern
@@ -93,6 +94,51 @@ class DirectoryHandle:
             if not there or await listing.digest(self.shown) != self.digest:
                 raise SourceError(errno.ESTALE, f"{shown_path(self.node.path)} has changed while it was listed")
         self.listing, self.digest = listing, None
+
+
+class LeafHandles:
+    """Handles that the data plane has given out for leaves, once these are nodes: each has the id of its leaf for a
+    number.
+
+    Such a handle has no staged file until somebody reads by it here: to find one may take a look at the index, and a
+    leaf becomes a node where nothing may wait. From then on it is a handle like all others.
+    """
+
+    def __init__(self, journal: Journal, adopt: Callable[[int, Node, StagedFile, int], object]) -> None:
+        """`adopt(number, node, file, slot)`: it is a handle like all others from now on."""
+        self._journal = journal
+        self._adopt = adopt
+        self._waiting: dict[int, tuple[Node, int]] = {}
+        """Node and slot, by number."""
+
+    def opened(self, node: Node, slot: int) -> None:
+        """`node`, which is noted and was a leaf until now, is open; how many have it open is counted in `slot`."""
+        self._waiting[node.id] = node, slot
+        self._journal.handles.opened(node.id, node.id, 0, 0, 0)
+
+    async def adopt(self, number: int, cache: Cache) -> None:
+        """Somebody reads by this handle: have it be like all others. Nothing, if it is."""
+        while (waiting := self._waiting.get(number)) is not None:
+            node, slot = waiting
+            assert node.version is not None
+            file = cache.files.get_nowait(node.version, node.path) or await cache.files.get(node.version, node.path)
+            if self._waiting.get(number) is waiting:
+                del self._waiting[number]
+                cache.files.pin(file)
+                self._adopt(number, node, file, slot)
+
+    def close(self, number: int, namespace: Namespace, plane: DataPlane) -> bool:
+        """One of those who have it has closed it. False: it is like all others."""
+        waiting = self._waiting.get(number)
+        if waiting is None:
+            return False
+        node, slot = waiting
+        if plane.closed(slot) <= 0:
+            del self._waiting[number]
+            self._journal.handles.closed(number)
+            plane.free_slot(slot)
+        namespace.holds.closed(node, passed=False)
+        return True
 
 
 class Handles:

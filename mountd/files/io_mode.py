@@ -1,6 +1,6 @@
 """The I/O mode of the mount: which one it is, why, and what stands in the way of the others.
 
-Decided when the mount is up, from what --io-mode asks for and what the kernel, libfuse and the extension offer; with
+Decided when the mount is up, from what --io-mode asks for and what the kernel and libfuse offer; with
 `auto` and --immutable once more when the sizes of the first files are known (policies/iomode.py). Asked at every open
 by `read_path` and `fuse`, shown by `status`. The mode only ever changes to stateless: the kernel forgets how to open.
 """
@@ -56,7 +56,6 @@ class IoMode:
         self._passthrough = passthrough
         self._missing = missing
         self._becomes_stateless = becomes_stateless
-        self._extension_missing: str | None = "the mount is not up yet"
         self._passthrough_missing: str | None = "the mount is not up yet"
         self._fetches_apart = fetches_apart
         self._free_backing_id = 0
@@ -68,7 +67,6 @@ class IoMode:
 
     async def start(self, connection_fd: int) -> None:
         """Decide, once the kernel's INIT has been answered. Raises ConfigError if --io-mode cannot be had."""
-        self._extension_missing = fastpath.extension_missing()
         self._passthrough_missing = fastpath.passthrough_missing() or await self._try(connection_fd)
         try:
             self._choose()
@@ -132,13 +130,11 @@ class IoMode:
             "passthrough": self._passthrough_missing or "available",
             "stateless": self._stateless_missing or "available",
             "overlay": "available" if (why := self._missing.overlays()) is None else f"none: {why}",
-            "extension": self._extension_missing or f"loaded, with libfuse {fastpath.libfuse_version()}",
+            "extension": f"loaded, with libfuse {fastpath.LIBFUSE}",
         }
 
     @property
     def _stateless_missing(self) -> str | None:
-        if self._extension_missing is not None:
-            return f"no extension: {self._extension_missing}"
         if not self._immutable:
             return "only with --immutable, since nothing is asked again at an open"
         reason = self._missing.unseen_opens()
@@ -146,8 +142,6 @@ class IoMode:
 
     def _choose(self) -> None:
         if self._journal.mount.stateless:
-            if self._extension_missing is not None:
-                raise ValueError(f"the mount is stateless, and there is no extension: {self._extension_missing}")
             self._becomes_stateless()
             self.choice = Choice("stateless", "the kernel was told so by an earlier daemon of this mount", True)
             return

@@ -7,21 +7,60 @@ Opens no path, never decides where bytes come from.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import trio
 
 from hfs.mountd.base.errors import VersionChanged, ungrouped
+from hfs.mountd.base.version import Version
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch import Resolved, Resolver
+from hfs.mountd.fetch import History, PagePusher, Resolved, Resolver
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import FileHandle
-from hfs.mountd.files.page_faults import PageFaults
 from hfs.mountd.files.readahead_windows import ReadaheadWindows
 from hfs.mountd.files.recorder import Recorder
 from hfs.mountd.hints import FollowedPlans
 from hfs.mountd.namespace import expire, pages_lost
 from hfs.policies.geometry import Extent, Piece, clamp, split
+from hfs.policies.prefetch.faults import Again, Faults, neighbours
+from hfs.policies.prefetch.miss_policy import TINY_BYTES
 from hfs.policies.prefetch.readahead import Advice
 from hfs.policies.traffic import WHOLE_BYTES
+
+_MAX_FILES = 64
+"""Files whose page faults are counted: at most half a megabyte each."""
+
+
+class PageFaults:
+    """Small reads of staged chunks, whose pages the kernel has let go. What was lost is pushed again.
+
+    One fault for each page would make a mapping of a staged file many times slower than the file itself; the policy
+    (policies/prefetch/faults.py) says when it is the neighbours and when the whole chunk. Never reads for a reader.
+    """
+
+    def __init__(self, pusher: PagePusher, history: History) -> None:
+        self._pusher = pusher
+        self._history = history
+        self._faults: OrderedDict[Version, Faults] = OrderedDict()
+
+    def put_back_nowait(self, handle: FileHandle, extent: Extent) -> bool:
+        """A READ has come. True: it was a fault, what was lost comes back, and the rest of its chunk is there."""
+        file, index = handle.file, extent.start // handle.file.chunk_bytes
+        if extent.size >= TINY_BYTES or index not in file.present or not self._pusher.on:
+            return False
+        if not file.complete and self._history.is_ahead(file, index):
+            return False  # what was guessed must be seen to be used
+        faults = self._faults.get(file.version)
+        if faults is None:
+            faults = self._faults[file.version] = Faults()
+            if len(self._faults) > _MAX_FILES:
+                self._faults.popitem(last=False)
+        again = faults.push_again(index)
+        if again is Again.NOTHING:
+            return False
+        chunk = file.chunk(index)
+        lost = chunk if again is Again.CHUNK else neighbours(extent, chunk)
+        return self._pusher.start_staged_nowait(handle.node, file, lost)
 
 
 class ReadPath:

@@ -12,11 +12,10 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import Handles
 from hfs.mountd.files.io_mode import IoMode
-from hfs.mountd.files.kernel_reads import KernelReads
-from hfs.mountd.files.overlays import Overlays
+from hfs.mountd.files.overlays import KernelReads, Overlays
 from hfs.mountd.files.readers import Readers
 from hfs.mountd.files.residency import Residency
-from hfs.mountd.kernel import DataPlane, PlaneFigures, fastpath
+from hfs.mountd.kernel import DataPlane, PlaneFigures
 from hfs.mountd.namespace import Namespace
 
 _OPENS = ("cached", "passed", "anew", "stateless")
@@ -25,8 +24,8 @@ TIERS = ("staged", "flight", "source", "bypass")
 
 @dataclass(frozen=True, slots=True)
 class FilesStatus:
-    """The keys `io_mode`, `by_kernel`, `opens`, `data_plane`, `reads`, `read_bytes`, `readers`, `readers_unknown`,
-    `open` and `page_cache`."""
+    """The keys `io_mode`, `by_kernel`, `opens`, `data_plane`, `reads`, `read_bytes`, `readers`, `open` and
+    `page_cache`."""
 
     readers: Readers
     io_mode: IoMode
@@ -56,7 +55,6 @@ class FilesStatus:
             "reads": self._by_tier("reads_", figures.reads),
             "read_bytes": self._by_tier("bytes_", figures.read_bytes),
             "readers": self.readers.shown(),
-            "readers_unknown": fastpath.extension_missing(),  # why nobody is named
             "open": {"nodes": len(namespace.nodes), "names": len(namespace.names), **self.handles.statistics()},
             "page_cache": self.residency.figures,
         }

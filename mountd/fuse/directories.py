@@ -54,8 +54,7 @@ class DirectoryReplies:
         self._handles = handles
         self._entries = entries
         self._name_only = pyfuse3.EntryAttributes()
-        if fastpath.NAME_ONLY is not None:
-            self._name_only.generation = fastpath.NAME_ONLY
+        self._name_only.generation = fastpath.NAME_ONLY
 
     async def open(self, node_id: int, asker: Asker) -> int:
         """The number of a handle, or of the one that an earlier daemon was about to answer this request with."""
@@ -87,9 +86,7 @@ class DirectoryReplies:
         silent = self._namespace.silence.is_on()
         whole = handle.whole or (handle.expected and start < EXPECTED and not silent)
         end = None
-        if not fastpath.takes_names():
-            end = await self._add_whole(token, handle, listing, start)
-        elif whole and not plain:
+        if whole and not plain:
             end = await self._add_whole_soon(token, handle, listing, start)
         if end is None:
             end = self._add_names(token, handle.node, listing, start, plain=plain)
@@ -116,21 +113,14 @@ class DirectoryReplies:
             return True
         known = {b".": node, b"..": node.parent or node}
         inodes = {name: listing.dots.get(name, known[name].attributes.inode) for name in _DOTS}
-        if fastpath.takes_names():
-            records = b"".join(
-                _DOT_RECORD.pack(inodes[name], 0, _DOT_RECORD.size, stat.S_IFDIR >> 12, name) for name in _DOTS
-            )
-            how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
-            where = offset, len(_DOTS), offset + 1
-            fastpath.answer_with_names(records, _DOT_STARTS, *where, directory_id=node.id, how=how)
-            pyfuse3.readdir_reply(token, b"", self._name_only, 0)
-            return fastpath.names_answered() == len(left)
-        for number, name in enumerate(left, offset + 1):
-            entry = pyfuse3.EntryAttributes()
-            entry.st_ino, entry.st_mode = inodes[name], stat.S_IFDIR
-            if not pyfuse3.readdir_reply(token, name, entry, number):
-                return False
-        return True
+        records = b"".join(
+            _DOT_RECORD.pack(inodes[name], 0, _DOT_RECORD.size, stat.S_IFDIR >> 12, name) for name in _DOTS
+        )
+        how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
+        where = offset, len(_DOTS), offset + 1
+        fastpath.answer_with_names(records, _DOT_STARTS, *where, directory_id=node.id, how=how)
+        pyfuse3.readdir_reply(token, b"", self._name_only, 0)
+        return fastpath.names_answered() == len(left)
 
     async def _add_whole_soon(
         self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, start: int
@@ -180,8 +170,6 @@ class DirectoryReplies:
 
     def _add_leaves(self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, position: int) -> int:
         """How many leaves were added, from `position` on."""
-        if not fastpath.takes_names():
-            return 0
         block, index = listing.block(position)
         count = min(len(block) - index, handle.batch_end - position)
         return self._add_run(token, handle.node, block, (index, index + count), position, Entries.LEAVES_ONLY)

@@ -2,7 +2,7 @@
 
 The extension shows every LOOKUP, GETATTR, OPEN, READ, RELEASE and FORGET to a method here before pyfuse3 hears of it
 (mountd/native/_fastpath.c). A method gives the answer, or an errno, or None: then the request goes to the handler of
-its name in `fuse`, as all do without the extension. An open and a close that cost 250 us of the daemon's time cost 60.
+its name in `fuse`. An open and a close that cost 250 us of the daemon's time cost 60.
 The one IOCTL that there is has no other handler than the method here.
 
 Each method decides before it changes anything: after None the handler begins anew. Errors are left to the handlers too,

@@ -82,7 +82,7 @@ class Fuse:
     ) -> None:
         """Mount on `mountpoint`, or go on with the keeper's mount. `overlay`: the cache lies on an overlay file system.
 
-        Raises RuntimeError as libfuse does, with its reason on standard error; CannotTakeUp, MountError.
+        Raises RuntimeError as libfuse does, with its reason on standard error; MountError.
         """
         interrupted = self._handlers.boundary.interrupts.interrupted
         fastpath.want(interrupted, self._fast, yield_fd=self._yield_fd, stack_depth=int(overlay))

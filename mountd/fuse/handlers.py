@@ -1,8 +1,7 @@
 """The handlers of the kernel's requests, under pyfuse3's names: arguments in, replies out.
 
 Each hands its request to what answers it: `entries`, `directories`, `opened_files`, `xattrs`. What needs no waiting was
-answered before by `fast_handlers`, if the extension is there. Never here: cache decisions, paths, retries. The mount is
-read-only: see `_ReadOnly`.
+answered before by `fast_handlers`. Never here: cache decisions, paths, retries. The mount is read-only: `_ReadOnly`.
 """
 
 from __future__ import annotations

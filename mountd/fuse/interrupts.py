@@ -11,7 +11,7 @@ to the daemon, a thread in the source stays until the source answers. Requests t
 entered here: a cancel scope costs 9 us, a quarter of what the rest of a look-up does. One that is put off (`quota.py`)
 is.
 
-Without the extension nobody interrupts. A caller in a pid namespace that we cannot see (thread 0) is left to wait.
+A caller in a pid namespace that we cannot see (thread 0) is left to wait.
 Event loop only.
 """
 
@@ -45,7 +45,7 @@ class Interruptible(Protocol):
 
 
 class WaitingRequest:
-    """One request that waits. Without a token (no extension) nothing interrupts it."""
+    """One request that waits. Of token 0 nothing interrupts it."""
 
     __slots__ = ("_interrupts", "_token", "scope", "thread")
 

@@ -80,8 +80,7 @@ class FileReplies:
         if handle.file.size and len(data) != clamp(offset, size, handle.file.size).size:
             self._metrics.add("short_replies")
             raise SourceError(errno.EIO, f"{len(data)} bytes for a read of {size} at {offset}")
-        if token:
-            self._readers.served(thread_id, len(data))
+        self._readers.served(thread_id, len(data))
         return data
 
     async def seek(self, number: int, offset: int, whence: int) -> bytes:

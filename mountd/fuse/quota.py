@@ -3,7 +3,7 @@
 pyfuse3 has a task for each request that it serves, and `MAX_REQUESTS` of them. A user has as many as are left for all
 others: half where nobody else waits, a third where another does the same. What he asks beyond that is put off
 (mountd/native/_fastpath_kept.c) until one of those under way has ended; whoever is killed meanwhile is let go at once.
-Root and the owner of the mount have no bound. Without the extension nobody has.
+Root and the owner of the mount have no bound.
 
 Event loop only.
 """

@@ -13,9 +13,7 @@ from hfs.mountd.kernel import fastpath
 # isort: split
 import pyfuse3
 
-from hfs.mountd.base.errors import MountError
-from hfs.mountd.fuse.polling import never_block
-from hfs.mountd.wire.handover import CannotTakeUp, Handover
+from hfs.mountd.wire.handover import Handover
 
 
 class DevFuse:
@@ -44,23 +42,17 @@ def open_session(
 ) -> int:
     """Mount on `mountpoint`, or go on with the keeper's mount; the descriptor of /dev/fuse.
 
-    Raises RuntimeError as libfuse does, with its reason on standard error; CannotTakeUp; MountError.
+    Raises RuntimeError as libfuse does, with its reason on standard error; MountError.
     """
-    two = fastpath.two_libfuses()
-    if two is not None:
-        raise MountError(f"{mountpoint}: {two}")
+    fastpath.check_one_libfuse()
     if handover is None:
         device = _mount(operations, mountpoint, source, allow_other=allow_other, noexec=noexec)
     else:
         device = handover.connection_fd
         fastpath.feed(handover.init)
         pyfuse3.init(operations, f"/dev/fd/{device}", {"default_permissions"})  # whoever mounts has set the options
-        if handover.init and not fastpath.was_fed():
-            raise CannotTakeUp(f"a mount cannot be taken up by another daemon: {fastpath.extension_missing()}")
-    if fastpath.extension_missing() is None:
-        os.set_blocking(device, False)  # it asks whether there is another request
-    else:
-        never_block(device)
+    fastpath.check_in_front()
+    os.set_blocking(device, False)  # the extension asks whether there is another request
     return device
 
 

@@ -1,17 +1,15 @@
 """What this kernel and this libfuse can do for a mount: the fast path, its settings, its page cache.
 
-Passthrough, stateless opens, limits in fusectl and /sys, and whose pages are in memory. Imported before pyfuse3, so
+Passthrough, stateless opens, limits in fusectl and /sys. Imported before pyfuse3, so
 that the extension stands before libfuse. It never learns of sources, caches or names.
 """
 
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.kernel.disk_reads import DiskReads
-from hfs.mountd.kernel.leaves import LeafFigures, PlaneLeaves
+from hfs.mountd.kernel.leaves import Leaf, LeafFigures, PlaneLeaves
 from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names, let_go_of_pages
 from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
-from hfs.mountd.kernel.processor import waited_for_core_s
-from hfs.mountd.kernel.residency import resident
-from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, SmallFetches
+from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, KnownObject, SmallFetches
 from hfs.mountd.kernel.tuning import KernelSettings, tune
 from hfs.mountd.kernel.xattr_answers import LOOK_AT_MOST_S, XattrAnswers
 
@@ -25,6 +23,8 @@ __all__ = [
     "FetchKind",
     "Fetched",
     "KernelSettings",
+    "KnownObject",
+    "Leaf",
     "LeafFigures",
     "PlaneFigures",
     "PlaneLeaves",
@@ -38,7 +38,5 @@ __all__ = [
     "forget_attributes",
     "forget_names",
     "let_go_of_pages",
-    "resident",
     "tune",
-    "waited_for_core_s",
 ]

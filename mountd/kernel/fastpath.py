@@ -1,7 +1,6 @@
-"""The extension mountd/native/_fastpath.c: is it there, what does it offer in this mount, and if it does not, why.
+"""What stands between pyfuse3 and libfuse (mountd/native/_fastpath.c): what it is told, and what it says of a request.
 
-Imported before pyfuse3, because importing loads the extension in front of libfuse. Everything works without the
-extension; each function says what it then answers. Event loop only, and never waits.
+Imported before pyfuse3, because importing loads the extension in front of libfuse. Event loop only, and never waits.
 """
 
 from __future__ import annotations
@@ -9,18 +8,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import importlib.util
 import os
 import struct
-import sys
 from array import array
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Protocol, cast
 
+from hfs.mountd.base.errors import MountError
 from hfs.mountd.kernel.tuning import MAX_BACKGROUND
-from hfs.mountd.native import compiled
-from hfs.mountd.native.linkage import libfuse_in_use, why_not_one_libfuse
+from hfs.mountd.native.extension import EXTENSION
+from hfs.mountd.native.linkage import libfuse_in_use
 
 _BACKING_OPEN = 0x4010E501
 """_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""
@@ -44,118 +41,52 @@ _REASONS = {
 }
 
 
-class Extension(Protocol):
-    HAS_PASSTHROUGH: int
-    LIBFUSE: str
-    NAME_ONLY: int
-
-    def want(
-        self,
-        max_background: int,
-        stack_depth: int,
-        on_interrupt: Callable[[int], None],
-        at_once: object,
-        yield_fd: int,
-        /,
-    ) -> None: ...
-
-    def found(self) -> tuple[int, int, int]: ...
-
-    def feed(self, init: bytes, /) -> None: ...
-
-    def fed(self) -> bool: ...
-
-    def request(self) -> tuple[int, int]: ...
-
-    def uid(self) -> int: ...
-
-    def go_on(self, which: int, /) -> None: ...
-
-    def give_up(self, which: int, number: int, /) -> None: ...
-
-    def node(self) -> int: ...
-
-    def unique(self) -> int: ...
-
-    def show(self, node_id: int, inode: int, /) -> None: ...
-
-    def back(self, handle: int, backing_id: int, /) -> None: ...
-
-    def plain(self) -> bool: ...
-
-    def names(
-        self, records: bytes, starts: array[int], begin: int, end: int, next_id: int, directory: int, how: int, /
-    ) -> None: ...
-
-    def taken(self) -> int: ...
-
-
-def _load() -> tuple[Extension | None, str]:
-    if "pyfuse3" in sys.modules:
-        return None, "pyfuse3 was loaded before the extension"
-    compiled.prefer_bundled_pyfuse3()
-    try:
-        reason = _why_not_one_libfuse()
-    except compiled.OtherRelease as error:
-        reason = str(error)
-    if reason is not None:
-        return None, reason
-    flags = sys.getdlopenflags()
-    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
-    try:
-        extension = cast("Extension", compiled.load("_fastpath"))
-        if not hasattr(extension, "give_up"):
-            return None, "it was built before the rest of hfs: run scripts/setup again"
-        return extension, ""
-    except ModuleNotFoundError:
-        return None, "it was not built: a C compiler or libfuse's headers were missing when hfs was installed"
-    except ImportError as error:
-        return None, f"it could not be loaded: {error}"
-    finally:
-        sys.setdlopenflags(flags)
-
-
-def _why_not_one_libfuse() -> str | None:
-    ours, theirs = compiled.find("_fastpath"), importlib.util.find_spec("pyfuse3")
-    if ours is None or ours.origin is None:
-        return None  # the import says what is missing
-    if theirs is None or theirs.origin is None:
-        return "pyfuse3 is not there"
-    return why_not_one_libfuse(ours.origin, theirs.origin)
-
-
-_extension, _not_loaded = _load()
-
-NAME_ONLY: int | None = _extension.NAME_ONLY if _extension is not None else None
+NAME_ONLY: int = EXTENSION.NAME_ONLY
 """As `generation` of a directory entry: it stands for the names of `answer_with_names`, which have inode number and
-type and no node. None: impossible here, every entry needs its attributes."""
+type and no node."""
 
+LIBFUSE: str = EXTENSION.LIBFUSE
+"""The version of libfuse."""
 
-def extension() -> object:
-    """The module, or None; for the data plane (`kernel.plane`)."""
-    return _extension
+feed: Callable[[bytes], None] = EXTENSION.feed
+"""Before the mount: the session is given this INIT request, which the keeper of the mount has read."""
 
+request: Callable[[], tuple[int, int]] = EXTENSION.request
+"""(token, thread id of the caller) of the request whose handler runs; to be asked before its first await.
 
-def extension_missing() -> str | None:
-    """Why there is no extension; None if it is there and stands between pyfuse3 and libfuse (after the mount)."""
-    if _extension is None:
-        return _not_loaded
-    if not _extension.found()[0]:
-        return "pyfuse3 was built with another libfuse than the extension"
-    return None
+The id is 0 if the caller is in a pid namespace that we do not see.
+"""
 
+uid_of_request: Callable[[], int] = EXTENSION.uid
+"""The user whose request it is; to be asked before the handler's first await."""
 
-def two_libfuses() -> str | None:
-    """What is wrong if the extension is loaded and there are two libfuses all the same, once pyfuse3 was imported."""
-    found = libfuse_in_use() if _extension is not None else set()
-    if len(found) <= 1:
-        return None
-    return f"two libfuses are loaded ({', '.join(sorted(found))}): run scripts/setup again, and look at LD_PRELOAD"
+node_of_request: Callable[[], int] = EXTENSION.node
+"""The node id of the READ or seek whose handler runs; good until its first await."""
 
+unique_of_request: Callable[[], int] = EXTENSION.unique
+"""The kernel's number of the request whose handler runs; to be asked before its first await. One that the kernel sends
+again keeps its number, but for bit 63."""
 
-def libfuse_version() -> str:
-    """Of the libfuse that the extension uses; empty without it."""
-    return _extension.LIBFUSE if _extension is not None else ""
+wants_names: Callable[[], bool] = EXTENSION.plain
+"""The readdir whose handler runs wants names only: they take a quarter of the room. Ask before its first await.
+
+The kernel decides: attributes are for the start of a directory, and where the names shown before were looked up.
+"""
+
+go_on: Callable[[int], None] = EXTENSION.go_on
+"""A request that was put off is handed to its handler, in a moment."""
+
+give_up: Callable[[int, int], None] = EXTENSION.give_up
+"""A request that was put off is answered with this errno."""
+
+show_inode: Callable[[int, int], None] = EXTENSION.show
+"""The answer that follows with the attributes of this node id shows that inode as its number."""
+
+answer_with_backing: Callable[[int, int], None] = EXTENSION.back
+"""The open whose handler is about to return this handle is passed through to this backing file."""
+
+names_answered: Callable[[], int] = EXTENSION.taken
+"""How many of the names of `answer_with_names` the reply has taken."""
 
 
 def want(on_interrupt: Callable[[int], None], at_once: object, *, yield_fd: int, stack_depth: int) -> None:
@@ -165,8 +96,21 @@ def want(on_interrupt: Callable[[int], None], at_once: object, *, yield_fd: int,
     turn before further requests are answered at once. `stack_depth`: 0, or 1 if the cache directory lies on an overlay;
     no overlay can then lie on the mount.
     """
-    if _extension is not None:
-        _extension.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, yield_fd)
+    EXTENSION.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, yield_fd)
+
+
+def check_one_libfuse() -> None:
+    """Once pyfuse3 was imported. Raises MountError where it has loaded another libfuse than the extension."""
+    found = libfuse_in_use()
+    if len(found) > 1:
+        text = f"two libfuses are loaded ({', '.join(sorted(found))})"
+        raise MountError(f"{text}: run scripts/setup again, and look at LD_PRELOAD")
+
+
+def check_in_front() -> None:
+    """Once the session is made. Raises MountError where pyfuse3 has made it without the extension."""
+    if not EXTENSION.found()[0]:
+        raise MountError("pyfuse3 was built with another libfuse than the extension: run scripts/setup again")
 
 
 def connections() -> set[int]:
@@ -179,102 +123,20 @@ def connections() -> set[int]:
     return found
 
 
-def is_loaded() -> bool:
-    """Whether the extension is there; whether pyfuse3 has been built with the same libfuse the mount will show."""
-    return _extension is not None
-
-
-def feed(init: bytes) -> None:
-    """Before the mount: the session is given this INIT request, which the keeper of the mount has read."""
-    if _extension is not None:
-        _extension.feed(init)
-
-
-def was_fed() -> bool:
-    """Whether the session has taken what `feed` gave; after the mount."""
-    return _extension is not None and _extension.fed()
-
-
 def resend(connection_fd: int) -> None:
     """Have the kernel send again what was taken from the connection and not answered. Raises OSError before Linux
     6.9."""
     os.write(connection_fd, _RESEND)
 
 
-def request() -> tuple[int, int]:
-    """(token, thread id of the caller) of the request whose handler runs; to be asked before its first await.
-
-    The token is 0 without the extension, the id 0 if the caller is in a pid namespace that we do not see.
-    """
-    return _extension.request() if _extension is not None else (0, 0)
-
-
-def uid_of_request() -> int:
-    """The user whose request it is; to be asked before the handler's first await. 0 without the extension."""
-    return _extension.uid() if _extension is not None else 0
-
-
-def go_on(which: int) -> None:
-    """A request that was put off is handed to its handler, in a moment."""
-    assert _extension is not None
-    _extension.go_on(which)
-
-
-def give_up(which: int, number: int) -> None:
-    """A request that was put off is answered with this errno."""
-    assert _extension is not None
-    _extension.give_up(which, number)
-
-
-def node_of_request() -> int:
-    """The node id of the READ or seek whose handler runs; good until its first await. Only with the extension."""
-    assert _extension is not None
-    return _extension.node()
-
-
-def unique_of_request() -> int:
-    """The kernel's number of the request whose handler runs; to be asked before its first await. 0 without the
-    extension. One that the kernel sends again keeps its number, but for bit 63."""
-    return _extension.unique() if _extension is not None else 0
-
-
 def passthrough_missing() -> str | None:
     """Why the kernel cannot read staged files by itself in this mount; None if it can, as far as INIT tells."""
-    reason = extension_missing()
-    if _extension is None or reason is not None:
-        return f"no extension: {reason}"
-    _, kernel_has_it, agreed = _extension.found()
-    if not _extension.HAS_PASSTHROUGH:
-        return f"libfuse {_extension.LIBFUSE} is too old: 3.17 or newer is needed"
+    _, kernel_has_it, agreed = EXTENSION.found()
+    if not EXTENSION.HAS_PASSTHROUGH:
+        return f"libfuse {LIBFUSE} is too old: 3.17 or newer is needed"
     if not kernel_has_it:
         return f"the kernel {os.uname().release} has no FUSE passthrough: Linux 6.9 or newer is needed"
     return None if agreed else "libfuse did not agree on passthrough"
-
-
-def show_inode(node_id: int, inode: int) -> None:
-    """The answer that follows with the attributes of `node_id` shows `inode` as its number; without the extension the
-    node id."""
-    if _extension is not None:
-        _extension.show(node_id, inode)
-
-
-def answer_with_backing(handle: int, backing_id: int) -> None:
-    """The open whose handler is about to return `handle` is passed through to the backing file."""
-    assert _extension is not None
-    _extension.back(handle, backing_id)
-
-
-def takes_names() -> bool:
-    """Whether the entries of a directory may stand for names alone, in this mount."""
-    return NAME_ONLY is not None and extension_missing() is None
-
-
-def wants_names() -> bool:
-    """The readdir whose handler runs wants names only: they take a quarter of the room. Ask before its first await.
-
-    The kernel decides: attributes are for the start of a directory, and where the names shown before were looked up.
-    """
-    return _extension.plain() if _extension is not None else False
 
 
 class Entries(IntEnum):
@@ -296,14 +158,7 @@ def answer_with_names(
     As many as fit are added, for the price of one: 100 000 one by one took 0.12 s. `next_id`: the offset behind the
     first of them; each further one is one more.
     """
-    assert _extension is not None
-    _extension.names(records, starts, begin, end, next_id, directory_id, how)
-
-
-def names_answered() -> int:
-    """How many of the names of `answer_with_names` the reply has taken."""
-    assert _extension is not None
-    return _extension.taken()
+    EXTENSION.names(records, starts, begin, end, next_id, directory_id, how)
 
 
 def open_backing(connection_fd: int, fd: int) -> int:

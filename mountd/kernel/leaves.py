@@ -1,16 +1,19 @@
-"""The data plane's table of leaves, as Python fills it: see `base.leaf_table` and mountd/native/plane/leaves.c."""
+"""The table of leaves: regular files with one name that nobody in Python has a node of.
+
+Kept by the data plane, which answers look-ups of their names and counts them (mountd/native/plane/leaves.c); filled and
+emptied by the namespace alone.
+"""
 
 from __future__ import annotations
 
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple
 
-from hfs.mountd.base.leaf_table import Leaf
 from hfs.mountd.base.seen import SeenNames
-from hfs.mountd.kernel import fastpath
 from hfs.mountd.kernel.plane import DataPlane
+from hfs.mountd.native.extension import EXTENSION
 
 _LONGEST_S = 86_400.0 * 365 * 100
 """In nanoseconds it has room in 63 bits; the kernel is told of a day at most."""
@@ -22,38 +25,23 @@ _HELD = struct.Struct("=QB")
 _Taken = tuple[int, int, bytes, int, int, bytes, int, int]
 
 
-class _Extension(Protocol):
-    def plane_leaves_begin(self, first_id: int, first_kept_id: int, /) -> None: ...
+class Leaf(NamedTuple):
+    """One that was taken out of the table."""
 
-    def plane_leaves_end(self) -> None: ...
-
-    def plane_leaves_put(
-        self, directory: int, names: list[bytes], seen: bytes, skip: bytearray, objects: array[int], valid_ns: int, /
-    ) -> tuple[int, bytearray]: ...
-
-    def plane_leaves_take(self, directory: int, name: bytes, /) -> _Taken | None: ...
-
-    def plane_leaves_take_id(self, node: int, /) -> _Taken | None: ...
-
-    def plane_leaves_unknown(self, directory: int, names: list[bytes], /) -> list[bytes]: ...
-
-    def plane_leaves_seen(self, directory: int, names: list[bytes], /) -> bytes: ...
-
-    def plane_leaves_expire(self, shard: int, directories: array[int], /) -> bytes: ...
-
-    def plane_leaves_sweep(self, at_most: int, /) -> bytes: ...
-
-    def plane_own(self, directory: int, names: list[bytes], /) -> None: ...
-
-    def plane_claim(self, directory: int, names: list[bytes], /) -> bytearray: ...
-
-    def plane_disown(self, directory: int, names: list[bytes], /) -> None: ...
-
-    def plane_lent_leaves(self, directory: int, /) -> int: ...
-
-    def plane_unlend(self, directory: int, /) -> int: ...
-
-    def plane_leaves_figures(self) -> tuple[int, int, int, int]: ...
+    node_id: int
+    """As the kernel knows it."""
+    directory_id: int
+    name: bytes
+    look_ups: int
+    """That the kernel holds."""
+    valid_s: float
+    """For how long its name and attributes are good, from now on; not positive: they are past their time."""
+    seen: bytes
+    """Its attributes, as in `base.seen`."""
+    opens: int = 0
+    """Handles of it that are open, all with its id for a number."""
+    slot: int = -1
+    """Where these are counted."""
 
 
 class LeafFigures(NamedTuple):
@@ -68,11 +56,10 @@ class LeafFigures(NamedTuple):
 
 
 class PlaneLeaves:
-    """Implements `LeafTable`. There is one table in this process."""
+    """The one table of this process; directories are known by their node ids. Waits only for answers under way."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._extension = cast(_Extension | None, fastpath.extension())
 
     @property
     def runs(self) -> bool:
@@ -80,52 +67,56 @@ class PlaneLeaves:
         return self._plane.runs
 
     def begin(self, first_id: int, first_kept_id: int) -> None:
-        """See `LeafTable`."""
-        if self._extension is not None:
-            self._extension.plane_leaves_begin(first_id, first_kept_id)
+        """It is empty, and gives out node ids from this one on, 2**38 at most.
+
+        Those of leaves with an object are `first_kept_id` + its number * 1024 + something less; 0: they are as all.
+        """
+        EXTENSION.plane_leaves_begin(first_id, first_kept_id)
 
     def end(self) -> None:
-        """See `LeafTable`."""
-        if self._extension is not None:
-            self._extension.plane_leaves_end()
+        """Look-ups come to us from now on, but of leaves with an object."""
+        EXTENSION.plane_leaves_end()
 
     def put(
         self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
     ) -> tuple[int, list[int]]:
-        """See `LeafTable`."""
-        if self._extension is None:
-            return 0, list(range(len(found.names)))
+        """Each name is a leaf from now on, for so long, unless its byte of `skip` is 1.
+
+        `objects`: none, or the number of what is staged of each.
+
+        How many are new; the indexes of those that are none now: skipped, or another version is there, which stays.
+        """
         valid_ns = int(min(valid_s, _LONGEST_S) * 1e9)
-        added, left = self._extension.plane_leaves_put(
+        added, left = EXTENSION.plane_leaves_put(
             directory_id, found.names, found.seen, skip, array("Q", objects), valid_ns
         )
         return added, [index for index, is_left in enumerate(left) if is_left]
 
     def take(self, directory_id: int, name: bytes) -> Leaf | None:
-        """See `LeafTable`."""
-        return _leaf(self._extension.plane_leaves_take(directory_id, name)) if self._extension is not None else None
+        """It is ours from now on: requests for it come to us."""
+        return _leaf(EXTENSION.plane_leaves_take(directory_id, name))
 
     def take_id(self, node_id: int) -> Leaf | None:
-        """See `LeafTable`."""
-        return _leaf(self._extension.plane_leaves_take_id(node_id)) if self._extension is not None else None
+        """The same, by the id that the kernel knows."""
+        return _leaf(EXTENSION.plane_leaves_take_id(node_id))
 
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
-        """See `LeafTable`."""
-        if self._extension is None:
-            return list(names)
-        return self._extension.plane_leaves_unknown(directory_id, list(names))
+        """Those of them that are not leaves, or past their time."""
+        unknown: list[bytes] = EXTENSION.plane_leaves_unknown(directory_id, list(names))
+        return unknown
 
-    def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes | None:
-        """See `LeafTable`."""
-        return self._extension.plane_leaves_seen(directory_id, list(names)) if self._extension is not None else None
+    def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
+        """What is known of each, as in `base.seen`: ENOENT of those that are not leaves, or past their time."""
+        seen: bytes = EXTENSION.plane_leaves_seen(directory_id, list(names))
+        return seen
 
     def expire(self, directory_ids: Sequence[int]) -> list[tuple[int, list[bytes]]]:
-        """See `LeafTable`."""
+        """All leaves in these directories are past their time from now on. By directory the names of those that the
+        kernel holds. In a thread: it goes over all leaves, a tenth of a second for a million."""
         held: dict[int, list[bytes]] = {}
         directories = array("Q", sorted(directory_ids))
-        for shard in range(_SHARDS if self._extension is not None else 0):
-            assert self._extension is not None
-            found = self._extension.plane_leaves_expire(shard, directories)
+        for shard in range(_SHARDS):
+            found = EXTENSION.plane_leaves_expire(shard, directories)
             at = 0
             while at < len(found):
                 directory_id, size = _HELD.unpack_from(found, at)
@@ -134,44 +125,43 @@ class PlaneLeaves:
         return list(held.items())
 
     def sweep(self, at_most: int) -> list[int]:
-        """See `LeafTable`."""
-        found = array("Q", self._extension.plane_leaves_sweep(at_most) if self._extension is not None else b"")
+        """Go over a 1024th of it: those go that the kernel does not hold, if they are past their time, or if there are
+        more than `at_most` such. The directories of those that went, one for each."""
+        found = array("Q", EXTENSION.plane_leaves_sweep(at_most))
         return found.tolist()
 
     def own(self, directory_id: int, names: Sequence[bytes]) -> None:
-        """See `LeafTable`."""
-        if self._extension is not None:
-            self._extension.plane_own(directory_id, list(names))
+        """These names are ours: nobody puts leaves for them in a lent directory (`kernel.small_fetches`)."""
+        EXTENSION.plane_own(directory_id, list(names))
 
     def claim(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
-        """See `LeafTable`."""
-        if self._extension is None:
-            return []
-        is_ours = self._extension.plane_claim(directory_id, list(names))
+        """As `own`, but for those that were fetched for a lent directory, or are just now: which are given."""
+        is_ours = EXTENSION.plane_claim(directory_id, list(names))
         return [name for name, ours in zip(names, is_ours, strict=True) if not ours]
 
     def disown(self, directory_id: int, names: Sequence[bytes]) -> None:
-        """See `LeafTable`."""
-        if self._extension is not None:
-            self._extension.plane_disown(directory_id, list(names))
+        """They are not any more."""
+        EXTENSION.plane_disown(directory_id, list(names))
 
     def lent_leaves(self, directory_id: int) -> int:
-        """See `LeafTable`."""
-        return self._extension.plane_lent_leaves(directory_id) if self._extension is not None else 0
+        """How many leaves others have put in a lent directory since the last call."""
+        count: int = EXTENSION.plane_lent_leaves(directory_id)
+        return count
 
     def unlend(self, directory_id: int) -> int:
-        """See `LeafTable`."""
-        return self._extension.plane_unlend(directory_id) if self._extension is not None else 0
+        """It is not lent any more; the same number."""
+        count: int = EXTENSION.plane_unlend(directory_id)
+        return count
 
     @property
     def unheld(self) -> int:
-        """See `LeafTable`."""
+        """How many the kernel does not hold."""
         figures = self.figures()
         return figures.known - figures.held
 
     def figures(self) -> LeafFigures:
         """What is there, and what was answered."""
-        return LeafFigures(*self._extension.plane_leaves_figures()) if self._extension is not None else LeafFigures()
+        return LeafFigures(*EXTENSION.plane_leaves_figures())
 
 
 def _leaf(taken: _Taken | None) -> Leaf | None:

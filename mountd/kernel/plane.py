@@ -1,8 +1,7 @@
 """The data plane as Python sees it: threads that answer requests without Python, and the table that they answer from.
 
 What the table says is answered until it is taken out (mountd/native/plane/plane.h). So whoever changes what an entry
-says takes it out first, and changes then. Without the extension there are no threads, and the table takes nothing:
-every request comes to pyfuse3. Event loop only; never waits, but for answers under way.
+says takes it out first, and changes then. Event loop only; never waits, but for answers under way.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import logging
 import struct
 import time
 from itertools import starmap
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple
 
 from hfs.mountd.base.errors import MountError
-from hfs.mountd.kernel import fastpath
+from hfs.mountd.native.extension import EXTENSION
 
 log = logging.getLogger(__name__)
 
@@ -28,57 +27,6 @@ _EVENTS_AT_MOST = 512
 
 _LONGEST_NS = 86_400 * 10**9
 """Nothing is answered for longer without Python: 64 bits would be enough for 292 years."""
-
-
-class _Extension(Protocol):
-    def plane_start(self, device: int, count: int, beats_fd: int, /) -> None: ...
-
-    def plane_stop(self) -> None: ...
-
-    def plane_put(
-        self,
-        node: int,
-        handle: int,
-        open_flags: int,
-        backing_id: int,
-        directory_fd: int,
-        name: str,
-        inode: int,
-        size: int,
-        ctime_ns: int,
-        until_ns: int,
-        /,
-    ) -> int: ...
-
-    def plane_attach(self, fd: int, /) -> list[tuple[int, int, int]]: ...
-
-    def plane_take(self, node: int, /) -> tuple[int, int, int] | None: ...
-
-    def plane_put_reads(self, node: int, object_fd: int, inode: int, size: int, ctime_ns: int, /) -> None: ...
-
-    def plane_take_reads(self, node: int, /) -> bool: ...
-
-    def plane_progress(self, node: int, /) -> tuple[int, int] | None: ...
-
-    def plane_staged_in(self, fd: int, /) -> None: ...
-
-    def plane_put_object(self, number: int, inode: int, ctime_ns: int, size: int, /) -> bool: ...
-
-    def plane_take_object(self, number: int, /) -> bool: ...
-
-    def plane_served(self) -> bytes: ...
-
-    def plane_count(self, slot: int, /) -> int: ...
-
-    def plane_closed(self, slot: int, /) -> int: ...
-
-    def plane_free(self, slot: int, /) -> None: ...
-
-    def plane_named(self, slot: int, /) -> tuple[int, bytes, bytes] | None: ...
-
-    def plane_events(self) -> tuple[bytes, int]: ...
-
-    def plane_figures(self) -> tuple[int, ...]: ...
 
 
 class StagedObject(NamedTuple):
@@ -192,7 +140,6 @@ class DataPlane:
     """If `take_events` gives so many there may be more."""
 
     def __init__(self) -> None:
-        self._extension = cast(_Extension | None, fastpath.extension())
         self._runs = False
 
     @property
@@ -203,14 +150,8 @@ class DataPlane:
     def start(self, connection_fd: int, threads: int, beats_fd: int = -1) -> None:
         """Have so many threads read requests from the mount's descriptor of /dev/fuse. `beats_fd`: where the keeper
         sees that they go on; -1: nowhere. Raises MountError."""
-        if fastpath.extension_missing() is None:  # else pyfuse3 reads them
-            self.serve(connection_fd, threads, beats_fd)
-
-    def serve(self, connection_fd: int, threads: int, beats_fd: int = -1) -> None:
-        """As `start`, of any connection that speaks as the kernel does."""
-        assert self._extension is not None
         try:
-            self._extension.plane_start(connection_fd, threads, beats_fd)
+            EXTENSION.plane_start(connection_fd, threads, beats_fd)
         except OSError as error:
             raise MountError(f"the threads that read requests cannot be started: {error}") from error
         self._runs = True
@@ -218,22 +159,20 @@ class DataPlane:
     def stop(self) -> None:
         """When it returns no thread reads or answers. Requests that were read and not answered stay so: they are for
         the daemon that comes next, if one does."""
-        if self._extension is not None and self._runs:
+        if self._runs:
             self._runs = False
-            self._extension.plane_stop()
+            EXTENSION.plane_stop()
 
     def attach(self, counts_fd: int) -> dict[int, Counted] | None:
         """Count handles in this memfd, which outlives us, or in memory of our own (-1), before anything is put. What
         an earlier daemon has left there, by handle; None: that is not known, and nothing can be put.
         """
-        if self._extension is None:
-            return None
         try:
-            left = self._extension.plane_attach(counts_fd)
+            left = EXTENSION.plane_attach(counts_fd)
         except OSError as error:
             log.warning("every open comes to Python: there is no memory to count handles in: %s", error)
             return None
-        named = self._extension.plane_named
+        named = EXTENSION.plane_named
         return {handle: Counted(slot, opened, named(slot)) for handle, slot, opened in left}
 
     def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
@@ -242,32 +181,33 @@ class DataPlane:
 
         The slot in which it is counted, which is to be freed by `free_slot`; None: impossible now.
         """
-        if self._extension is None or not self._runs or valid_s <= 0:
+        if not self._runs or valid_s <= 0:
             return None
         until_ns = time.monotonic_ns() + int(min(valid_s * 1e9, _LONGEST_NS))
         flags = _KEEP_CACHE if backing is None else _PASSTHROUGH
         try:
-            return self._extension.plane_put(
+            slot: int = EXTENSION.plane_put(
                 node_id, handle, flags, *(backing or _NO_BACKING._replace(size=size)), until_ns
             )
         except OSError as error:
             if error.errno == errno.EEXIST:
                 raise  # a fault of ours
             return None  # no memory, no descriptor, no slot: its opens come to us
+        return slot
 
     def take_opens(self, node_id: int) -> OpenCounts:
         """Its opens come to us from now on. KeyError if they do already."""
-        taken = self._extension.plane_take(node_id) if self._extension is not None else None
+        taken = EXTENSION.plane_take(node_id)
         if taken is None:
             raise KeyError(node_id)
         return OpenCounts(*taken)
 
     def put_reads(self, node_id: int, staged: StagedObject) -> bool:
         """Answer reads of a node from this object from now on, as far as it is in memory. False: impossible now."""
-        if self._extension is None or not self._runs:
+        if not self._runs:
             return False
         try:
-            self._extension.plane_put_reads(node_id, *staged)
+            EXTENSION.plane_put_reads(node_id, *staged)
         except OSError as error:
             if error.errno == errno.EEXIST:
                 raise  # a fault of ours
@@ -276,59 +216,53 @@ class DataPlane:
 
     def take_reads(self, node_id: int) -> None:
         """Its reads come to us from now on. KeyError if they do already."""
-        if self._extension is None or not self._extension.plane_take_reads(node_id):
+        if not EXTENSION.plane_take_reads(node_id):
             raise KeyError(node_id)
 
     def progress(self, node_id: int) -> ReadProgress | None:
         """Of a node whose reads are answered."""
-        found = self._extension.plane_progress(node_id) if self._extension is not None else None
+        found = EXTENSION.plane_progress(node_id)
         return ReadProgress(*found) if found is not None else None
 
     def read_staged(self, directory_fd: int) -> None:
         """In a stateless mount: answer reads of leaves from their objects in this directory; -1: not any more."""
-        if self._extension is not None:
-            self._extension.plane_staged_in(directory_fd)
+        EXTENSION.plane_staged_in(directory_fd)
 
     def put_object(self, number: int, inode: int, ctime_ns: int, size: int) -> bool:
-        """See `base.object_answers`: of nodes whose ids were made of this number."""
-        if self._extension is None or not self._runs:
+        """This object, one that is a file byte for byte, was found right and is so as long as it has these: reads of
+        nodes whose ids were made of this number are answered from it. False: not now."""
+        if not self._runs:
             return False
-        return self._extension.plane_put_object(number, inode, ctime_ns, size)
+        return bool(EXTENSION.plane_put_object(number, inode, ctime_ns, size))
 
     def take_object(self, number: int) -> None:
-        """See `base.object_answers`."""
-        if self._extension is not None:
-            self._extension.plane_take_object(number)
+        """It is about to change or go: nobody is answered from it any more when this returns."""
+        EXTENSION.plane_take_object(number)
 
     def take_served(self) -> list[Served]:
         """Whose reads were answered since the last call, some hundreds at most."""
-        if self._extension is None:
-            return []
-        return list(starmap(Served, struct.iter_unpack("=QQQ", self._extension.plane_served())))
+        return list(starmap(Served, struct.iter_unpack("=QQQ", EXTENSION.plane_served())))
 
     def count(self, slot: int) -> int:
         """How many have the handle of this slot open."""
-        assert self._extension is not None
-        return self._extension.plane_count(slot)
+        count: int = EXTENSION.plane_count(slot)
+        return count
 
     def closed(self, slot: int) -> int:
         """One of those whose close has come to us; how many are left."""
-        assert self._extension is not None
-        return self._extension.plane_closed(slot)
+        left: int = EXTENSION.plane_closed(slot)
+        return left
 
     def free_slot(self, slot: int) -> None:
         """Nobody has its handle open, and it is not given out any more."""
-        assert self._extension is not None
-        self._extension.plane_free(slot)
+        EXTENSION.plane_free(slot)
 
     def take_events(self) -> tuple[list[Opened], int]:
         """Opens that were answered and not told yet, some thousands at most, in their order; how many were lost before
         them since nobody asked."""
-        if self._extension is None:
-            return [], 0
-        found, lost = self._extension.plane_events()
+        found, lost = EXTENSION.plane_events()
         return list(starmap(Opened, struct.iter_unpack("=QQQ", found))), lost
 
     def figures(self) -> PlaneFigures:
         """What it has done so far."""
-        return PlaneFigures(*self._extension.plane_figures()) if self._extension is not None else PlaneFigures()
+        return PlaneFigures(*EXTENSION.plane_figures())

@@ -1,23 +1,21 @@
 """The data plane's pipeline of small files as Python sees it: see mountd/native/plane/fetch.h.
 
 Python lends it directories, asks for files ahead, grants numbers and room for new objects, and hears what has become of
-each file. Without the extension, or where that was built without xxhash.h, it never starts. Event loop only, but for
-`replace_hanging` and `stop`, which may wait.
+each file. Where the extension was built without xxhash.h, it never starts. Event loop only, but for `replace_hanging`
+and `stop`, which may wait.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple
 
-from hfs.mountd.base.object_maker import KnownObject
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.kernel import fastpath
+from hfs.mountd.native.extension import EXTENSION
 
 log = logging.getLogger(__name__)
 
@@ -93,84 +91,41 @@ class ReaderWaits(NamedTuple):
     waiting: int = 0
 
 
-class _Extension(Protocol):
-    def plane_fetch_as(self, uid: int, gid: int, groups: bytes, wholly: bool, /) -> None: ...
+class KnownObject(NamedTuple):
+    """An object that holds all bytes of one version of a file, on the file system of the source's root."""
 
-    def plane_fetch_start(self, device: int, count: int, ahead_at_most: int, ahead_bytes: int, /) -> None: ...
-
-    def plane_fetch_stop(self, patience_ns: int, /) -> None: ...
-
-    def plane_fetch_replace(self, limit_ns: int, /) -> bytes: ...
-
-    def plane_fetch_ahead_at_most(self, count: int, /) -> None: ...
-
-    def plane_store_at_once(self, at_once: bool, /) -> None: ...
-
-    def plane_reader_waits(self) -> tuple[int, int, int]: ...
-
-    def plane_fetch_pause(self, paused: bool, /) -> None: ...
-
-    def plane_lend(
-        self,
-        directory: int,
-        generation: int,
-        fd: int,
-        device: int,
-        largest: int,
-        settled_ns: tuple[int, int],
-        until_ns: int,
-        valid_ns: int,
-        careful: bool,
-        /,
-    ) -> None: ...
-
-    def plane_is_busy(self, directory: int, name: bytes, /) -> bool: ...
-
-    def plane_fetch_ahead(self, directories: list[int], names: list[bytes], /) -> bytearray: ...
-
-    def plane_fetched(self) -> list[tuple[int, int, int, int, bytes, bytes, int, int, int, int]]: ...
-
-    def plane_store_in(self, fd: int, overhead_bytes: int, /) -> None: ...
-
-    def plane_grant(self, first: int, end: int, /) -> tuple[int, int]: ...
-
-    def plane_grant_room(self, size_bytes: int, /) -> None: ...
-
-    def plane_granted(self) -> tuple[int, int]: ...
-
-    def plane_put_versions(self, rows: bytes, /) -> None: ...
-
-    def plane_leaf(self, node: int, /) -> tuple[int, bytes, int] | None: ...
-
-    def plane_fetch_figures(self) -> tuple[int, ...]: ...
+    number: int
+    inode: int
+    checksum: int
+    """xxh3_64 of its bytes."""
+    file_inode: int
+    size: int
+    ctime_ns: int
+    """Of the object."""
+    file_mtime_ns: int
+    file_ctime_ns: int
 
 
 class SmallFetches:
-    """Implements `base.object_maker.ObjectMaker`. There is one pipeline in this process."""
+    """The one pipeline of this process. Never waits, but for answers under way."""
 
     def __init__(self, reader: Credentials | None = None, *, wholly: bool = False) -> None:
         """`reader`: as whom the source is asked, if that is another user. `wholly`: see mountd/source/user_context.py,
         which says what is to be done before."""
         self._reader = reader
         self._wholly = wholly
-        self._extension = cast(_Extension | None, fastpath.extension())
         self.runs = False
         """Its threads run, or have been told to."""
 
-    @property
-    def is_possible(self) -> bool:
-        """There is an extension that can."""
-        return self._extension is not None
-
     def start(self, device_fd: int, threads: int, *, ahead_threads: int, ahead_bytes: int) -> None:
         """Fetch with so many threads; `ahead_threads` of them, and `ahead_bytes`, for what nobody waits for."""
-        if self._extension is None or self.runs:
+        if self.runs:
             return
         try:
             if self._reader is not None:
                 groups = array("I", self._reader.groups).tobytes()
-                self._extension.plane_fetch_as(self._reader.uid, self._reader.gid, groups, self._wholly)
-            self._extension.plane_fetch_start(device_fd, threads, ahead_threads, ahead_bytes)
+                EXTENSION.plane_fetch_as(self._reader.uid, self._reader.gid, groups, self._wholly)
+            EXTENSION.plane_fetch_start(device_fd, threads, ahead_threads, ahead_bytes)
         except OSError as error:
             if self._reader is not None:
                 log.warning("small files are fetched by Python: no thread becomes user %d: %s", self._reader.uid, error)
@@ -179,21 +134,20 @@ class SmallFetches:
 
     def stop(self, patience_s: float) -> None:
         """In a thread: end it. One that the source does not answer is waited for so long, and left behind then."""
-        if self._extension is not None and self.runs:
+        if self.runs:
             self.runs = False
-            self._extension.plane_fetch_stop(int(patience_s * 1e9))
+            EXTENSION.plane_fetch_stop(int(patience_s * 1e9))
 
     def pause(self, paused: bool) -> None:
         """Opens come to us meanwhile: somebody wants to hear of each."""
-        if self._extension is not None:
-            self._extension.plane_fetch_pause(paused)
+        EXTENSION.plane_fetch_pause(paused)
 
     def replace_hanging(self, limit_s: float) -> list[int]:
         """In a thread: give up what waits for the source for longer; who waits for it comes to us. The directories of
         threads that did."""
-        if self._extension is None or not self.runs:
+        if not self.runs:
             return []
-        return array("Q", self._extension.plane_fetch_replace(int(limit_s * 1e9))).tolist()
+        return array("Q", EXTENSION.plane_fetch_replace(int(limit_s * 1e9))).tolist()
 
     def lend(
         self,
@@ -215,11 +169,11 @@ class SmallFetches:
         said of a name is good.
         `careful`: a file is looked at before it is opened. False: it could not be lent.
         """
-        if self._extension is None or not self.runs:
+        if not self.runs:
             return False
         until_ns, valid_ns = min(until_ns, _LONGEST_NS), int(min(valid_s * 1e9, _LONGEST_NS // 4))
         try:
-            self._extension.plane_lend(
+            EXTENSION.plane_lend(
                 directory_id, generation, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful
             )
         except OSError:
@@ -231,67 +185,59 @@ class SmallFetches:
 
         EEXIST: it is here, or on its way; EPERM: its name is ours; ENOENT: the directory is not lent; EAGAIN: later.
         """
-        if self._extension is None:
-            return bytearray([errno.ENOENT] * len(places))
         errors = bytearray()
         for begin in range(0, len(places), _AHEAD_AT_ONCE):
             part = places[begin : begin + _AHEAD_AT_ONCE]
-            errors += self._extension.plane_fetch_ahead([where for where, _ in part], [name for _, name in part])
+            errors += EXTENSION.plane_fetch_ahead([where for where, _ in part], [name for _, name in part])
         return errors
 
     def is_busy(self, directory_id: int, name: bytes) -> bool:
         """This file is being looked at, fetched or stored."""
-        return self._extension is not None and self._extension.plane_is_busy(directory_id, name)
+        return bool(EXTENSION.plane_is_busy(directory_id, name))
 
     def take_fetched(self) -> list[Fetched]:
         """What has become of files since the last call, some hundreds at most, in their order."""
-        if self._extension is None:
-            return []
-        return [Fetched(FetchKind(one[0]), bool(one[1]), *one[2:]) for one in self._extension.plane_fetched()]
+        return [Fetched(FetchKind(one[0]), bool(one[1]), *one[2:]) for one in EXTENSION.plane_fetched()]
 
     def store_in(self, directory_fd: int, overhead_bytes: int) -> None:
-        """See `ObjectMaker`."""
-        if self._extension is not None:
-            self._extension.plane_store_in(directory_fd, overhead_bytes)
+        """Objects are made and read in this directory, and each takes so much room besides its blocks."""
+        EXTENSION.plane_store_in(directory_fd, overhead_bytes)
 
     def grant(self, numbers: range) -> range:
-        """See `ObjectMaker`."""
-        assert self._extension is not None
-        return range(*self._extension.plane_grant(numbers.start, numbers.stop))
+        """Numbers of new objects, in place of those that were granted before. Those of them that were not used."""
+        return range(*EXTENSION.plane_grant(numbers.start, numbers.stop))
 
     def grant_room(self, size_bytes: int) -> None:
-        """See `ObjectMaker`."""
-        assert self._extension is not None
-        self._extension.plane_grant_room(size_bytes)
+        """So much more room for them."""
+        EXTENSION.plane_grant_room(size_bytes)
 
     def granted(self) -> tuple[int, int]:
-        """See `ObjectMaker`."""
-        return self._extension.plane_granted() if self._extension is not None else (0, 0)
+        """How many numbers and how much room are left."""
+        left: tuple[int, int] = EXTENSION.plane_granted()
+        return left
 
     def know(self, objects: Iterable[KnownObject]) -> None:
-        """See `ObjectMaker`."""
-        if self._extension is not None:
-            self._extension.plane_put_versions(b"".join(_ROW.pack(*known) for known in objects))
+        """These need not be fetched. Their bytes are compared with their checksum at first use."""
+        EXTENSION.plane_put_versions(b"".join(_ROW.pack(*known) for known in objects))
 
     def leaf(self, node_id: int) -> tuple[int, bytes, int] | None:
         """Directory, name and size of a leaf."""
-        return self._extension.plane_leaf(node_id) if self._extension is not None else None
+        leaf: tuple[int, bytes, int] | None = EXTENSION.plane_leaf(node_id)
+        return leaf
 
     def set_ahead_threads(self, count: int) -> None:
         """So many of the threads fetch ahead from now on, at least one; those that do go on."""
-        if self._extension is not None:
-            self._extension.plane_fetch_ahead_at_most(count)
+        EXTENSION.plane_fetch_ahead_at_most(count)
 
     def store_at_once(self, at_once: bool) -> None:
         """Whether what is fetched ahead is written to the disk of the cache at once from now on, not in a burst when it
         is synced."""
-        if self._extension is not None:
-            self._extension.plane_store_at_once(at_once)
+        EXTENSION.plane_store_at_once(at_once)
 
     def reader_waits(self) -> ReaderWaits:
         """Since the data plane was loaded."""
-        return ReaderWaits(*self._extension.plane_reader_waits()) if self._extension is not None else ReaderWaits()
+        return ReaderWaits(*EXTENSION.plane_reader_waits())
 
     def figures(self) -> FetchFigures:
         """What it has now."""
-        return FetchFigures(*self._extension.plane_fetch_figures()) if self._extension is not None else FetchFigures()
+        return FetchFigures(*EXTENSION.plane_fetch_figures())

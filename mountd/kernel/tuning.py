@@ -1,9 +1,9 @@
 """What the kernel is told through /sys so that it asks less often: readahead size and background requests of our mount.
 
 The kernel reads ahead 128 KiB on a FUSE mount and allows twelve background requests. Both are raised where we may: the
-readahead through the mount's entry in /sys/class/bdi, the requests through fusectl, mounted if it is not (with the
-extension INIT has asked for them already). Neither is needed for correctness; what could not be done is told in
-`hfs status` with its reason. Blocking: runs in a thread, after the mount answers.
+readahead through the mount's entry in /sys/class/bdi, the requests through fusectl, mounted if it is not (INIT has
+asked for them already, within the kernel's limit for users). Neither is needed for correctness; what could not be done
+is told in `hfs status` with its reason. Blocking: runs in a thread, after the mount answers.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ class KernelSettings:
     notes: list[str] = field(default_factory=list)
 
 
-def tune(device: str, *, init_asked: bool) -> KernelSettings:
+def tune(device: str) -> KernelSettings:
     """Raise readahead and background requests of the FUSE mount `device`, "MAJOR:MINOR" as in mountinfo; empty: this
     kernel does not tell which mount it is.
-
-    `init_asked`: the extension has asked for the requests at INIT, which anybody may, within the kernel's limit for
-    users.
     """
     settings = KernelSettings()
     if not device:
@@ -48,9 +45,7 @@ def tune(device: str, *, init_asked: bool) -> KernelSettings:
     if not any(_FUSECTL.glob("*")):
         _mount_fusectl(settings)
     connection = _FUSECTL / device.partition(":")[2] / "max_background"
-    otherwise = (
-        f"{MAX_BACKGROUND} background requests were asked for" if init_asked else "background requests stay at 12"
-    )
+    otherwise = f"{MAX_BACKGROUND} background requests were asked for"
     settings.max_background = _raise(connection, MAX_BACKGROUND, settings, otherwise)
     if settings.max_background:
         _raise(connection.with_name("congestion_threshold"), MAX_BACKGROUND * 3 // 4, settings, "congestion")

@@ -1,42 +1,27 @@
 """Extended attributes that the data plane answers (mountd/native/plane/answers.c, overlay.c): what it is told of them.
 
-Without the extension all of them come to Python. Event loop only; never waits, but for answers under way.
+Event loop only; never waits, but for answers under way.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol, cast
 
-from hfs.mountd.kernel import fastpath
+from hfs.mountd.native.extension import EXTENSION
 
 _LONGEST_S = 86_400.0
 LOOK_AT_MOST_S = 1.0
 """A cache disk that takes longer has perhaps failed: what lies there is said not to be staged."""
 
 
-class _Extension(Protocol):
-    def plane_overlay(self, on: bool, /) -> None: ...
-
-    def plane_untold(self, numbers: bytes, on: bool, /) -> tuple[bytes, bool]: ...
-
-    def plane_tellable(self, nodes: bytes, /) -> bytes: ...
-
-    def plane_give_up_looks(self, limit_ns: int, /) -> None: ...
-
-    def plane_root_without_acl(self, valid_ns: int, /) -> None: ...
-
-
 class XattrAnswers:
     def __init__(self) -> None:
         self._tells = self._holds = False
-        self._extension = cast(_Extension | None, fastpath.extension())
 
     def root_without_acl(self, valid_s: float) -> None:
         """So long the root of the mount has no ACL; 0: it is not known."""
-        if self._extension is not None:
-            self._extension.plane_root_without_acl(int(min(valid_s, _LONGEST_S) * 1e9))
+        EXTENSION.plane_root_without_acl(int(min(valid_s, _LONGEST_S) * 1e9))
 
     def tell_overlays(self, on: bool) -> None:
         """Whether overlays over the mount are told where staged leaves lie, from now on."""
@@ -49,30 +34,25 @@ class XattrAnswers:
         self._tell()
 
     def _tell(self) -> None:
-        if self._extension is not None:
-            self._extension.plane_overlay(self._tells and not self._holds)
+        EXTENSION.plane_overlay(self._tells and not self._holds)
 
     def stop_telling(self, numbers: Sequence[int]) -> tuple[Sequence[int], bool]:
-        """See `cache.told_objects`."""
+        """No overlay is told of these objects any more when this returns. Those that were told since the last call,
+        more than once perhaps; and whether some of them were lost."""
         return self._untold(numbers, on=True)
 
     def tell_again(self, numbers: Sequence[int]) -> None:
-        """See `cache.told_objects`. What was told meanwhile is told by the next `stop_telling`."""
+        """These may be told again. What was told meanwhile is told by the next `stop_telling`."""
         self._untold(numbers, on=False)
 
     def _untold(self, numbers: Sequence[int], *, on: bool) -> tuple[Sequence[int], bool]:
-        if self._extension is None:
-            return (), False
-        told, some_are_lost = self._extension.plane_untold(array("Q", numbers).tobytes(), on)
+        told, some_are_lost = EXTENSION.plane_untold(array("Q", numbers).tobytes(), on)
         return array("Q", told), some_are_lost
 
     def tellable(self, nodes: Sequence[int]) -> Sequence[int]:
         """Those of these that are leaves of which an overlay would be told."""
-        if self._extension is None:
-            return ()
-        return array("Q", self._extension.plane_tellable(array("Q", nodes).tobytes()))
+        return array("Q", EXTENSION.plane_tellable(array("Q", nodes).tobytes()))
 
     def give_up_looks(self) -> None:
         """To be called some times a second: whoever waits for the cache disk does so no longer."""
-        if self._extension is not None:
-            self._extension.plane_give_up_looks(int(LOOK_AT_MOST_S * 1e9))
+        EXTENSION.plane_give_up_looks(int(LOOK_AT_MOST_S * 1e9))

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import trio
 
 from hfs.mountd.base.errors import SourceError
-from hfs.mountd.base.leaf_table import LeafTable
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.kernel import PlaneLeaves
 from hfs.mountd.namespace.asking import Asking
 from hfs.mountd.namespace.freshness import Freshness
 from hfs.mountd.namespace.inherited import inherit
@@ -103,7 +103,7 @@ async def open_namespace(
     strict: bool,
     names_at_most: int = _NAMES_AT_MOST,
     journal: Journal | None = None,
-    leaf_table: LeafTable | None = None,
+    leaf_table: PlaneLeaves | None = None,
     kept: KeptFiles | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,

@@ -1,6 +1,6 @@
-/* What libfuse offers and pyfuse3 does not pass on. Optional: without it hfs works, slower.
+/* What libfuse offers and pyfuse3 does not pass on.
  *
- * Loaded by mountd/kernel/fastpath.py with RTLD_GLOBAL before pyfuse3, so that functions of libfuse that pyfuse3 calls are found
+ * Loaded by mountd/native/extension.py with RTLD_GLOBAL before pyfuse3, so that functions of libfuse that pyfuse3 calls are found
  * here first; each does its part and goes on to the real one. Public libfuse API only.
  *
  *   fuse_session_new          wraps the operations: `init` asks for passthrough and more background requests; those that
@@ -148,7 +148,6 @@ int fuse_session_fd(struct fuse_session *se) {
 static struct { /* INIT, as the keeper of the mount has read it from the connection */
     char request[FUSE_INIT_BYTES];
     size_t size;
-    int done;
 } fed;
 
 /* The kernel sends INIT once; each daemon needs it to know what was agreed on. The kernel refuses a second answer
@@ -160,8 +159,7 @@ int fuse_session_mount(struct fuse_session *se, const char *mountpoint) {
     if (result || !fed.size) return result;
     struct fuse_buf request = {.size = fed.size, .mem = fed.request};
     process(se, &request);
-    fed.done = !fuse_session_exited(se);
-    return fed.done ? 0 : -1;
+    return fuse_session_exited(se) ? -1 : 0;
 }
 
 /* ---- replies ------------------------------------------------------------------------------------------------------ */
@@ -227,18 +225,12 @@ static PyObject *py_feed(PyObject *self, PyObject *args) {
     Py_buffer init;
     if (!PyArg_ParseTuple(args, "y*", &init)) return NULL;
     int fits = (size_t)init.len <= sizeof fed.request;
-    fed.done = 0;
     fed.size = fits ? (size_t)init.len : 0;
     if (fits) memcpy(fed.request, init.buf, fed.size);
     PyBuffer_Release(&init);
     if (fits) Py_RETURN_NONE;
     PyErr_SetString(PyExc_ValueError, "too long for an INIT request");
     return NULL;
-}
-
-static PyObject *py_fed(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
-    return PyBool_FromLong(fed.done);
 }
 
 static PyObject *py_request(PyObject *self, PyObject *noargs) {
@@ -292,7 +284,6 @@ static PyMethodDef methods[] = {
      "found() -> (wrapped, kernel_has_passthrough, passthrough): what holds for the session, once INIT was answered."},
     {"feed", py_feed, METH_VARARGS,
      "feed(init): the session that is mounted next processes this INIT request; empty: it reads one by itself."},
-    {"fed", py_fed, METH_NOARGS, "fed() -> bool: a session was mounted that has processed it."},
     {"request", py_request, METH_NOARGS,
      "request() -> (token, pid): of the request whose handler runs; good until its first await."},
     {"uid", py_uid, METH_NOARGS, "uid() -> int: the user whose request it is."},
@@ -363,6 +354,10 @@ static PyMethodDef methods[] = {
      "plane_events() -> (bytes, lost): node and thread id (uint64) of opens that were answered, the oldest first; how many "
      "were lost before them."},
     {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
+    {"look", fastpath_look, METH_VARARGS,
+     "look(directory_fd, names, device) -> (seen, plain, seconds, nanoseconds): a struct seen (see seen.h) for each of these "
+     "names, no symlink is followed; a byte for each, 1 for a regular file with one name on this device; the newest ctime of "
+     "those."},
     {NULL, NULL, 0, NULL},
 };
 

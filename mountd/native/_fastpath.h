@@ -58,6 +58,7 @@ PyObject *fastpath_give_up(PyObject *self, PyObject *args);
 
 PyObject *fastpath_names(PyObject *self, PyObject *args); /* methods of the extension, in _fastpath_names.c */
 PyObject *fastpath_taken(PyObject *self, PyObject *noargs);
+PyObject *fastpath_look(PyObject *self, PyObject *args); /* in _fastpath_attributes.c */
 
 #pragma GCC visibility pop
 

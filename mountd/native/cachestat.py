@@ -1,6 +1,6 @@
 """Which pages of files are in the page cache: cachestat(2), Linux 6.5. Waits for nothing, and reads nothing.
 
-Also a program, for `kernel.residency`: standard library only.
+Also a program, for `files.residency`: standard library only.
 """
 
 from __future__ import annotations
@@ -58,6 +58,6 @@ def _cached_bytes(fd: int) -> int | None:
     return pages * os.sysconf("SC_PAGESIZE")
 
 
-if __name__ == "__main__":  # see `kernel.resident`
+if __name__ == "__main__":  # see `files.residency`
     found = _resident(filter(None, sys.stdin.buffer.read().split(b"\0")))
     print(*(found or ()))

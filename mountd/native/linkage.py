@@ -106,7 +106,7 @@ def why_not_one_libfuse(extension: str, pyfuse3: str) -> str | None:
     try:
         ours, theirs = _Object(extension), _Object(pyfuse3)
     except (OSError, ValueError) as error:
-        return f"it cannot be seen with which libfuse pyfuse3 was built: {error}"
+        return f"it cannot be seen with which libfuse pyfuse3 was built ({error}): run scripts/setup again"
     mine, other = ours.libfuse(), theirs.libfuse()
     if mine is None or other is None:
         return "pyfuse3 has a libfuse of its own within: build it with the one of this machine (scripts/setup)"

@@ -5,9 +5,11 @@ Whoever reads or writes with it can do without. Knows nothing of what the files 
 
 from __future__ import annotations
 
+import importlib
 from typing import Protocol, cast
 
-from hfs.mountd.native import compiled
+from hfs.mountd.base.errors import MountError
+from hfs.mountd.native import extension
 
 Found = tuple[int, tuple[int, ...] | None, int]
 """0: read; -1: attributes only, since it is no regular file or too large; -2: it changed meanwhile; else an errno. Its
@@ -39,6 +41,6 @@ class SmallNative(Protocol):
 def load() -> SmallNative | None:
     """The extension; None where it was not built."""
     try:
-        return cast("SmallNative", compiled.load("_small_files"))
-    except ImportError:
+        return cast("SmallNative", importlib.import_module(extension.find("_small_files").name))
+    except (ImportError, MountError):
         return None

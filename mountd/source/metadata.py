@@ -19,7 +19,7 @@ from hfs.mountd.base.errors import VersionChanged
 from hfs.mountd.base.seen import SeenNames, attributes_of, seen_names
 from hfs.mountd.base.version import stored_ns
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.native import attributes as native_attributes
+from hfs.mountd.native.extension import EXTENSION
 from hfs.mountd.native.statx import stat_cached
 from hfs.mountd.source import xattrs
 from hfs.mountd.source.descriptors import Directories, OpenDirectory, show
@@ -68,7 +68,6 @@ class MetadataReader:
         root_fd = directories.root.fd
         self._local_device = directories.root.device if at_once and is_local(root_fd) else None
         self._stat_s = 0.001
-        self._native = native_attributes.load()
 
     async def stat(self, directory: bytes, name: bytes, *, limit_s: float | None = None) -> Attributes:
         """Attributes of `name` in `directory`; symlinks are not followed."""
@@ -207,10 +206,11 @@ class MetadataReader:
     def _look_at(self, directory: bytes, names: Sequence[bytes]) -> SeenNames:
         where = self._directories.get(directory)
         device = self._directories.root.device
-        if self._native is None or where.device != device or len(self._doubts.rewritten):
+        if where.device != device or len(self._doubts.rewritten):
             return seen_names(names, self._stats(directory, names), device)
         start_s = time.monotonic()
-        seen, plain, seconds, part = self._native.look(where.fd, list(names), device)
+        found: tuple[bytes, bytearray, int, int] = EXTENSION.look(where.fd, list(names), device)
+        seen, plain, seconds, part = found
         if seconds > 0:
             self._file_systems.clock("").saw(stored_ns(seconds * 10**9 + part), time.monotonic_ns())
         self._took(start_s, len(names))

@@ -54,7 +54,7 @@ class Connection:
         self.device = device
         """"MAJOR:MINOR" as in mountinfo: names the mount, whatever lies above it."""
         self.init = b""
-        """The INIT request; empty until it is read, and for a daemon that reads it by itself."""
+        """The INIT request; empty until it is read."""
 
     @classmethod
     def make(

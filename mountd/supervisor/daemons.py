@@ -5,10 +5,9 @@ sent there makes it the daemon of the mount. Before it begins it forks the one t
 the time nor most of the memory of importing again. If the keeper dies, one that still waits reads the end and goes.
 What a daemon says comes on its stdout, one JSON object a line:
 
-    {"imported": pid, "feeds": b}   it waits; b false: it reads the kernel's INIT request by itself
+    {"imported": pid}               it waits
     {"ready": pid}                  the mount answers
     {"error": text, "code": n}      it will end with exit code n
-    {"unfed": text}                 it cannot be given an INIT request that was read before, and will end
 """
 
 from __future__ import annotations
@@ -46,12 +45,11 @@ class Daemon:
         """0 until it is known."""
         self.output = output
         self.imported = False
-        self.feeds = True
         self.serving = False
         self.ready_s: float | None = None
         """When it began to answer, by the monotonic clock."""
         self.said: dict[str, Any] = {}
-        """Its last words: an `error` or `unfed`."""
+        """Its last words: an `error`."""
         self.hung_s: float | None = None
         """For how long it had not answered when it was ended for that."""
         self.was_stopped = False
@@ -135,14 +133,14 @@ class Daemon:
 
     def _understand(self, record: dict[str, Any]) -> None:
         if "imported" in record:
-            pid, feeds = field(record, "imported", int), field(record, "feeds", bool, default=True)
+            pid = field(record, "imported", int)
             if not 0 < pid < 1 << 31:
                 raise Malformed("imported is no pid")
             if not self.pid:
                 self.is_process(pid)
-            self.imported, self.feeds = True, feeds
-        elif "error" in record or "unfed" in record:
-            field(record, "error" if "error" in record else "unfed", str)
+            self.imported = True
+        elif "error" in record:
+            field(record, "error", str)
             field(record, "code", int, 1)
             self.said = record
 
@@ -171,7 +169,7 @@ class Daemon:
     def how_it_ended(self) -> str:
         """In a clause: "was ended by SIGSEGV", "failed: the disk is gone"."""
         code = self.exit_code
-        why = self.said.get("error") or self.said.get("unfed")
+        why = self.said.get("error")
         if why:
             return f"failed: {why}"
         if code is None:

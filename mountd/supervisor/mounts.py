@@ -2,8 +2,8 @@
 
 It is made here, or somebody else has made it and given its connection (given.py), which is then all that there is.
 
-Where a connection cannot be taken up by another daemon (before Linux 6.9, or without the extension), the mount is made
-again on top of the dead one, so that there is no empty directory in between; what lies below goes at the end.
+Where a connection cannot be taken up by another daemon (before Linux 6.9), the mount is made again on top of the dead
+one, so that there is no empty directory in between; what lies below goes at the end.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class KeptMount:
         """st_dev and st_ino of SOURCE."""
         self.made_s = 0.0
         """When it was first made, in seconds since the epoch."""
-        self.feeds = True
-        """Whether its daemons can be given an INIT request that was read here."""
         self.is_given = given_fd >= 0
         """Somebody else has made it, and takes it away."""
         self._given_fd = given_fd
@@ -80,8 +78,7 @@ class KeptMount:
             self.connection.abort()
         made = self._take() if self.is_given else self._mount()
         try:
-            if self.feeds:
-                made.read_init()
+            made.read_init()
         except MountRefused:
             with contextlib.suppress(OSError):
                 made.detach()
@@ -102,13 +99,6 @@ class KeptMount:
     def _take(self) -> Connection:
         given_fd, self._given_fd = self._given_fd, -1
         return GivenConnection.take(given_fd, self.mountpoint)
-
-    def discard(self) -> None:
-        """Undo `make`, of a mount that has never answered. Raises OSError."""
-        assert self.connection is not None
-        self.connection.detach()
-        self.connection.close()
-        self.connection = None
 
     def bequest(self) -> tuple[dict[str, Any], list[int]]:
         """What another keeper needs to go on with this mount if this one is killed, and the descriptors that go with
@@ -145,7 +135,7 @@ class KeptMount:
     def takes_up(self) -> bool:
         """Whether another daemon can go on where one has ended."""
         resends = self.connection is not None and self.connection.resends and self._resend
-        return resends and self.feeds and not self._worn
+        return resends and not self._worn
 
     def give_up(self) -> bool:
         """The next daemon gets a connection of its own: what waits on this one, and what is open there, gets an error.

@@ -22,7 +22,7 @@ _INIT_OUT = struct.Struct("=IIIIHHIIHHI28x")
 max_pages, map_alignment, flags2."""
 _INIT_IN = struct.Struct("=III")  # the start of struct fuse_init_in: major, minor, max_readahead
 _IN_HEADER_BYTES = 40
-_INIT, _FORGET, _INTERRUPT, _BATCH_FORGET, _DESTROY = 26, 2, 36, 42, 38
+_FORGET, _INTERRUPT, _BATCH_FORGET, _DESTROY = 2, 36, 42, 38
 _NEEDS_NO_ANSWER = {_FORGET, _INTERRUPT, _BATCH_FORGET}
 _REQUEST_BYTES = (1 << 20) + (1 << 16)
 """The kernel wants room for the largest write that was agreed on, which is 1 MiB at most, though none ever comes."""
@@ -55,9 +55,7 @@ class Refusing:
 
 
 def _refuse_init(connection_fd: int, request: bytes) -> None:
-    """Answer INIT, if there is one and no daemon has answered it: the kernel asks nothing else before, it waits."""
-    if not request:
-        return
+    """Answer INIT, if no daemon has: the kernel asks nothing else before, it waits."""
     _, _, unique = _IN_HEADER.unpack_from(request)
     major, minor, readahead = _INIT_IN.unpack_from(request, _IN_HEADER_BYTES)
     body = _INIT_OUT.pack(major, minor, readahead, 0, 12, 9, 4096, 1, 0, 0, 0)
@@ -77,9 +75,6 @@ def _refuse_all(connection_fd: int) -> bool:
                 return False
             continue  # ENOENT, EINTR: taken back by its reader
         _, opcode, unique = _IN_HEADER.unpack_from(request)
-        if opcode == _INIT:
-            _refuse_init(connection_fd, request)
-            continue
         if opcode in _NEEDS_NO_ANSWER:
             continue
         number = 0 if opcode == _DESTROY else -errno.EIO

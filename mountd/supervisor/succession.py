@@ -113,10 +113,8 @@ class Succession:
             self._is_ready(daemon, record)
 
     def _hand_over(self, daemon: Daemon) -> None:
-        if self._mount.connection is None:
-            self._mount.feeds = self._mount.feeds and daemon.feeds
-            if not self._stands():
-                return
+        if self._mount.connection is None and not self._stands():
+            return
         connection = self._mount.connection
         assert connection is not None
         record, descriptors = self._mount.handover(self._watch.begin(daemon, connection))
@@ -174,12 +172,6 @@ class Succession:
         self._watch.ended(daemon, connection)
         if self._stopping:
             self._finish(0)
-        elif "unfed" in daemon.said and self._mount.feeds and taking is None:
-            self._log.info(f"{daemon.said['unfed']}; after a crash the mount will be made again")
-            self._mount.feeds = False
-            if not self._starter.is_told:
-                self._mount.discard()
-            self._start_next()
         elif not self._starter.is_told:
             code = int(daemon.said.get("code", 1))
             self._finish(code, daemon.said if "error" in daemon.said else {"died": daemon.exit_code, "code": code})

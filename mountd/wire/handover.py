@@ -12,14 +12,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.base.errors import ConfigError
 
 _DESCRIPTORS = 4
 """That come with it at least: connection, source, two of the journal. A keeper of a later release says how many."""
-
-
-class CannotTakeUp(HfsError):
-    """A connection whose INIT somebody else has read is of no use to this daemon; the message says why."""
 
 
 class Handover(msgspec.Struct, frozen=True):
@@ -28,8 +24,7 @@ class Handover(msgspec.Struct, frozen=True):
     connection_fd: int
     """The descriptor of /dev/fuse that the mount answers on."""
     init: bytes
-    """The kernel's INIT request as it was read. Answered once, by the first daemon; each later one is fed it again.
-    Empty: nobody has read it, and this is the first daemon."""
+    """The kernel's INIT request as it was read. Answered once, by the first daemon; each later one is fed it again."""
     source_fd: int
     """SOURCE's directory, opened before the mount was made."""
     journal_fds: tuple[int, int]

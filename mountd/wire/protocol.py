@@ -78,13 +78,10 @@ class Refresh(Message, frozen=True):
 class Estimate(Message, frozen=True):
     """What would a Warm of these paths read and keep? The answer is Progress, any number, then a Result: `files` and
     `bytes` of all, `skipped` that are staged, and in `detail` "missing_bytes" to be read, "room_bytes" that they take
-    on the disk, "free_bytes" that there is for them, and "seconds" that it would take, or None where that is not
-    known."""
+    on the disk, "free_bytes" that there is for them, and "seconds" that it would take as fast as the daemon has warmed
+    so far, or None where it has not."""
 
     paths: list[bytes]
-    probe_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
-    """For so long at most some files are staged as by a Warm, to see how fast that is; 0: none is, and the time is not
-    known."""
 
 
 class Evict(Message, frozen=True):

@@ -27,7 +27,7 @@ CHECKOUT_EXTRAS = ("bench", "dev")
 PACKAGES = {"hfs": "hfs", "mountd": "hfs/mountd", "policies": "hfs/policies"}
 """Folders of the checkout, and where they lie in the wheel: links in the folder hfs lead there."""
 PYFUSE3_FOLDER = "with_libfuse"
-"""As mountd/native/compiled.py has it."""
+"""As mountd/native/extension.py has it."""
 
 _ABOUT_NATIVE = """The compiled parts of hfs, with a libfuse of their own and a pyfuse3 that is linked with it.
 

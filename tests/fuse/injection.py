@@ -24,11 +24,6 @@ def raising(at: str, times: int = 1, *, task: str | None = None, after: int = 0)
     return {"at": at, "raises": times, "task": task, "after": after}
 
 
-def skipping(at: str, times: int, value: object) -> dict[str, object]:
-    """`at`, an async function, does nothing but give `value` when it is called the first `times` times."""
-    return {"at": at, "skips": times, "value": value}
-
-
 def hidden(module: str) -> dict[str, object]:
     """The module cannot be imported."""
     return {"hide": module}

@@ -4,12 +4,11 @@ A mount whose passthrough does not work reads every byte right, by the daemon; s
 `hfs status` counts.
 """
 
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,8 @@ def why_no_passthrough() -> str | None:
 
 _MISSING = why_no_passthrough()
 
-needs_extension = pytest.mark.skipif(
-    importlib.util.find_spec("hfs.mountd.native._fastpath") is None and not os.environ.get("CI"),
-    reason="the extension was not built",
-)
 needs_passthrough = pytest.mark.skipif(_MISSING is not None and not os.environ.get("CI"), reason=_MISSING or "")
-"""In CI, which is root on a new kernel and builds the extension, neither is ever skipped: the tests fail."""
-
+"""In CI, which is root on a new kernel, it is never skipped: the tests fail."""
 
 needs_overlays = pytest.mark.skipif(
     os.geteuid() != 0 or not this_kernel_has_them(), reason="this kernel has no overlayfs with a layer of data alone"
@@ -59,14 +53,13 @@ class Mode:
     """Kinds of opens (see `hfs status`) of which there must have been some (True) or none (False)."""
     warm: bool = False
     """Stage all files before they are read: only complete and durable ones are passed through."""
-    env: Mapping[str, str] = field(default_factory=dict)
     marks: tuple[pytest.MarkDecorator, ...] = ()
     covered: bool = False
     """By an overlay that knows of all that was staged."""
 
     def mount(self, hfs_mount: HfsMount, source: Path, *options: str, **kwargs: Any) -> Hfs:
         """`hfs_mount` in this mode."""
-        hfs = hfs_mount(source, *self.options, *options, env=self.env, **kwargs)
+        hfs = hfs_mount(source, *self.options, *options, **kwargs)
         if self.warm:
             warm(hfs)
         if self.covered:
@@ -79,12 +72,8 @@ class Mode:
         io_mode, opens = status["io_mode"], status["opens"]
         assert io_mode["mode"] == self.mode, io_mode
         assert {kind: opens[kind] > 0 for kind in self.opens} == self.opens, (opens, io_mode)
-        assert io_mode["extension"].startswith("loaded") != bool(self.env), io_mode
         assert not self.covered or status["by_kernel"]["look_ups"] > 0, status["by_kernel"]
 
-
-# The folder's sitecustomize.py is the first that the daemon's Python finds, and hides the extension.
-_PYTHONPATH = f"{Path(__file__).parent / 'no_extension'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
 
 MODES = {
     "passthrough": Mode(
@@ -106,7 +95,6 @@ MODES = {
         covered=True,
     ),
     "daemon": Mode("daemon", ("--io-mode", "daemon"), {"cached": True, "passed": False}),
-    "no extension": Mode("daemon", (), {"cached": True, "passed": False}, env={"PYTHONPATH": _PYTHONPATH}),
 }
 
 

@@ -14,7 +14,7 @@ from hfs.hint import hinted
 from tests.fuse.harness import Hfs, environment, hfs_command, mounts_below, must, own_cache, run
 from tests.fuse.hinted import all_staged, begun, wait_until
 from tests.fuse.injection import SETTLED
-from tests.fuse.modes import MODES, Mode, needs_extension
+from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.squashed import (
     AS_OWNER,
@@ -115,7 +115,6 @@ def test_in_every_mode(private: PrivateSlowFs, tree: Path, hfs_mount: HfsMount, 
     mode.prove(hfs)
 
 
-@needs_extension
 def test_small_files_are_fetched_without_python_all_the_same(refusing: SlowFs, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(refusing.path, *AS_OWNER, "-o", "siblings=0", env=SETTLED)
     wanted = all_of(hfs.path)

@@ -55,7 +55,7 @@ def test_pytorch_dataloader(tmp_path: Path, any_source: AnySource, hfs_mount: Hf
 
 
 @needs("h5py")
-@pytest.mark.in_modes("passthrough", "stateless", "no extension")
+@pytest.mark.in_modes("passthrough", "stateless")
 def test_h5py(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     """Contiguous, chunked and compressed datasets, sliced at random."""
     import h5py

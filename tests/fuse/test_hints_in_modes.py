@@ -30,7 +30,7 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 def mounted(mode: Mode, hfs_mount: HfsMount, source: Path) -> Hfs:
     """Nothing is warmed: that is what the hint is for."""
-    return hfs_mount(source, *mode.options, env=mode.env)
+    return hfs_mount(source, *mode.options)
 
 
 @pytest.mark.parametrize("waits", [True, False])

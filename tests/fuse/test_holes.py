@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, drop_pages, must
-from tests.fuse.modes import needs_extension, needs_passthrough
+from tests.fuse.modes import needs_passthrough
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import User, needs_root
 from tests.support.faults import disk_bytes
@@ -120,7 +120,6 @@ def all_holes(folder: Path) -> dict[str, list[int]]:
 
 
 @needs_root
-@needs_extension
 @needs_passthrough
 def test_lseek_finds_the_holes_of_the_source(tmp_path: Path, sparse: Path, hfs_mount: HfsMount) -> None:
     expected = all_holes(sparse)

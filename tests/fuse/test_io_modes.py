@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, hfs_command, mounts_below, must, run, unmount_lazily
-from tests.fuse.modes import MODES, needs_passthrough, warm
+from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
 
 HfsMount = Callable[..., Hfs]
 
 USAGE = 2
 SIZE = 300_000
-NO_EXTENSION = MODES["no extension"].env
 
 
 @pytest.fixture
@@ -79,12 +78,6 @@ def test_stateless_only_of_what_never_changes(tmp_path: Path, source: Path) -> N
     assert "stateless only with --immutable" in said
 
 
-@pytest.mark.parametrize("options", [("passthrough",), ("stateless", "--immutable")], ids=lambda options: options[0])
-def test_nothing_of_it_without_the_extension(tmp_path: Path, source: Path, options: tuple[str, ...]) -> None:
-    said = refused(tmp_path, source, "--io-mode", *options, **NO_EXTENSION)
-    assert f"{options[0]} is not possible here: no extension: it was not built: a C compiler or libfuse" in said
-
-
 @needs_passthrough
 def test_no_passthrough_from_an_overlay_on_an_overlay(
     tmp_path: Path, source: Path, disks: Callable[[str], Path], hfs_mount: HfsMount
@@ -140,18 +133,6 @@ def test_mount_says_how_files_will_be_read(source: Path, tmp_path: Path) -> None
     ]
     for words in ("io mode", "the kernel can read staged files by itself", "asked for", "opens", "stateless"):
         assert words in shown
-
-
-def test_mount_says_what_is_missing(source: Path, tmp_path: Path) -> None:
-    mnt = tmp_path / "mnt"
-    mnt.mkdir()
-    done = run(hfs_command(), "mount", "-v", source, mnt, "--cache", tmp_path / "cache", env=NO_EXTENSION)
-    must(hfs_command(), "umount", mnt)
-    assert done.returncode == 0, done.stderr
-    lines = dict(line.removeprefix("hfs: ").split(": ", 1) for line in done.stderr.splitlines())
-    assert lines["io mode"].startswith("daemon (no passthrough: no extension: it was not built")
-    for name in ("passthrough", "stateless", "extension"):
-        assert "it was not built" in lines[name]
 
 
 # -- without root -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from hfs.mounting import mounting
 from scripts.benchmarks.plain_user import as_plain_user
 from tests.fuse.harness import Hfs, children, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.injection import injected, raising
-from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
 
@@ -268,17 +267,6 @@ def test_without_resending_a_reader_that_waits_is_told(source: Path, started: mo
         said = reader.communicate()[1]
     assert reader.returncode == 0 or b"not connected" in said or b"abort" in said, said
     assert until_mounted((mnt / "sub" / "3").read_bytes) == pattern(3, 0, SIZE)
-
-
-def test_without_the_extension_the_mount_is_made_again(source: Path, hfs_mount: HfsMount) -> None:
-    """pyfuse3 alone reads INIT by itself, and so must each daemon."""
-    hfs = hfs_mount(source, env=MODES["no extension"].env)
-    assert mounts_below(hfs.path) == [str(hfs.path)]
-    hfs.expect_warning("was ended by SIGKILL .*; the next one is started")
-    kill(hfs.pid)
-    assert until_mounted(lambda: set(os.listdir(hfs.path))) == {"file", "sub"}
-    assert (hfs.path / "sub" / "1").read_bytes() == pattern(1, 0, SIZE)
-    hfs.look()
 
 
 # -- another release --------------------------------------------------------------------------------------------------

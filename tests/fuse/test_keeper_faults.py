@@ -19,7 +19,7 @@ from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.handover import dump
 from hfs.mounting import keeper, mounting, own_process, taking_away
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
-from tests.fuse.modes import MODES
+from tests.fuse.injection import hidden, injected
 from tests.support.pattern import pattern
 
 SIZE = 200_000
@@ -173,18 +173,15 @@ print(mounting.take_over(*undump(sys.stdin.buffer.read())))
 
 
 def test_a_release_without_the_extension_does_not_end_a_mount(start: Start, program: Path) -> None:
-    """It cannot be given a connection whose INIT was read before: the one before it goes on."""
+    """It cannot serve anything: the one before it goes on."""
     config = start()
     kept = keeper_of(config)
     body = program.read_text()
-    path = MODES["no extension"].env["PYTHONPATH"]
-    program.write_text(body.replace("exec", f"export PYTHONPATH={path}\nexec"))
     other = program.with_name("other")
-    program.rename(other)
-    program.write_text(body)
-    program.chmod(0o755)
+    other.write_text(without_extension(body))
+    other.chmod(0o755)
     mounting._DAEMON[:] = [str(other)]
-    with pytest.raises(MountError, match="cannot be taken up by another daemon"):
+    with pytest.raises(MountError, match="could not take the mount over: it failed: the daemon's C extension"):
         mounting.take_over(config, {})
     reads(config, 1)
     assert keeper_of(config) == kept
@@ -192,22 +189,30 @@ def test_a_release_without_the_extension_does_not_end_a_mount(start: Start, prog
     reads(config, 2)
 
 
-def test_a_daemon_that_has_lost_its_extension_has_the_mount_made_again(start: Start, program: Path) -> None:
-    """As after half an upgrade."""
+def test_daemons_that_have_lost_their_extension_leave_no_dead_mount(start: Start, program: Path) -> None:
+    """As after half an upgrade: readers are told, and a take-over mends it."""
     config = start()
     kept = keeper_of(config)
-    serving = daemon_of(config)
-    path = MODES["no extension"].env["PYTHONPATH"]
-    program.write_text(program.read_text().replace("exec", f"export PYTHONPATH={path}\nexec"))
+    serving, body = daemon_of(config), program.read_text()
+    program.write_text(without_extension(body))
     kill(standby_of(config))
     kill(serving)
-    while True:
-        said = run("cat", f"{config.mountpoint}/1", limit_s=20)
-        if "not connected" not in said.stderr and "abort" not in said.stderr:
-            break
-    assert said.returncode == 0, said.stderr
-    assert keeper_of(config) == kept
-    reads(config, 2)
+    said = run("cat", f"{config.mountpoint}/1", limit_s=20)
+    assert "Input/output error" in said.stderr, said
+    found = keeper.find(config.mountpoint)
+    assert found is not None
+    assert found.pid == kept
+    assert "failed: the daemon's C extension was not built" in found.why_refused
+    program.write_text(body)
+    mounting.take_over(config, {})
+    reads(config, 1)
+
+
+def without_extension(program: str) -> str:
+    """The program, where the extension was not built."""
+    variables = injected(hidden("hfs.mountd.native._fastpath"))
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return program.replace("exec", f"export {exports}\nexec")
 
 
 @pytest.mark.alone  # the kernel gives a number away to the next mount of anybody

@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs
-from tests.fuse.modes import needs_extension
 from tests.fuse.trees import FILES, FOLDERS, different_stats, numbered_tree, seed
 from tests.support.pattern import explain, pattern
 
 HfsMount = Callable[..., Hfs]
 
 
-@needs_extension
 @pytest.mark.parametrize("mode", [pytest.param("daemon", marks=pytest.mark.long), "auto"])
 def test_a_later_job_does_not_ask_a_source_that_never_changes(tmp_path: Path, hfs_mount: HfsMount, mode: str) -> None:
     """What was opened or warmed before: its attributes are in the index. A mount that does not believe that asks."""
@@ -49,7 +47,6 @@ def test_a_later_job_does_not_ask_a_source_that_never_changes(tmp_path: Path, hf
     assert (hfs.path / "1" / "0006").read_bytes() == b"nor this", "a mount that asks was in between"
 
 
-@needs_extension
 def test_names_that_come_and_go_between_two_jobs_are_seen(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source, "--immutable")
@@ -67,7 +64,6 @@ def test_names_that_come_and_go_between_two_jobs_are_seen(tmp_path: Path, hfs_mo
             assert (hfs.path / path.relative_to(source)).read_bytes() == path.read_bytes(), path
 
 
-@needs_extension
 def test_two_sources_of_one_file_system_may_share_a_cache(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """Below both are the same names, with files of the same sizes and times."""
     sources = [tmp_path / "one", tmp_path / "other"]
@@ -91,7 +87,6 @@ def test_two_sources_of_one_file_system_may_share_a_cache(tmp_path: Path, hfs_mo
     assert (within.path / "b").read_bytes() == pattern(50, 0, 1000)
 
 
-@needs_extension
 def test_reads_of_a_later_stateless_job_are_right_whatever_becomes_of_the_objects(
     tmp_path: Path, hfs_mount: HfsMount
 ) -> None:
@@ -146,7 +141,6 @@ def _files_open(hfs: Hfs, folder: str) -> dict[int, int]:
     return {n: os.open(hfs.path / folder / f"{n:04d}", os.O_RDONLY) for n in range(1, FILES, 7)}
 
 
-@needs_extension
 @pytest.mark.parametrize("change", ["a name more", pytest.param("renamed", marks=pytest.mark.long)])
 def test_who_has_files_open_reads_on_after_a_kill_whatever_became_of_their_directory(
     tmp_path: Path, hfs_mount: HfsMount, change: str
@@ -167,7 +161,6 @@ def test_who_has_files_open_reads_on_after_a_kill_whatever_became_of_their_direc
         os.close(fd)
 
 
-@needs_extension
 def test_what_was_seen_before_a_change_is_not_kept_as_if_seen_after_it(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """The source changes under a job that was told that it never does; the next job sees the change."""
     source = tmp_path / "source"

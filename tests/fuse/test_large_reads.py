@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs
-from tests.fuse.modes import needs_extension
 from tests.support.pattern import explain, pattern, write_pattern
 
 SEED, SIZE = 11, (6 << 20) + 777
@@ -22,7 +21,6 @@ def has_cachestat() -> bool:
     return (int(major), int(minor)) >= (6, 5)
 
 
-@needs_extension
 @pytest.mark.skipif(not has_cachestat(), reason="cachestat(2) is of Linux 6.5")
 def test_any_reads_give_the_sources_bytes(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
     source = tmp_path / "source"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, hfs_command, must
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.trees import FILES, FOLDERS, different_stats, numbered_tree, seed
 from tests.support.pattern import explain, pattern
@@ -27,7 +26,6 @@ def look_through(root: Path) -> dict[str, os.stat_result]:
     return found
 
 
-@needs_extension
 def test_they_are_what_the_source_has(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source)
@@ -49,7 +47,6 @@ def test_they_are_what_the_source_has(tmp_path: Path, hfs_mount: HfsMount) -> No
     assert hfs.status()["leaves"]["known"] >= leaves["known"] - 3
 
 
-@needs_extension
 def test_a_change_is_seen_when_the_time_to_live_is_over(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source, "--ttl", str(TTL_S))
@@ -71,7 +68,6 @@ def test_a_change_is_seen_when_the_time_to_live_is_over(tmp_path: Path, hfs_moun
     assert (hfs.path / "4" / "0011").read_bytes() == pattern(seed(4, 10), 0, 11)
 
 
-@needs_extension
 def test_the_next_daemon_looks_them_up_anew(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source)
@@ -83,7 +79,6 @@ def test_the_next_daemon_looks_them_up_anew(tmp_path: Path, hfs_mount: HfsMount)
     os.close(shown)
 
 
-@needs_extension
 def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
     tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs]
 ) -> None:
@@ -105,7 +100,6 @@ def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
         os.close(fd)
 
 
-@needs_extension
 @pytest.mark.parametrize("fault", ["eio forever", "hang"])
 def test_a_listing_does_not_fail_for_a_name_that_nobody_has_asked_for(
     tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs], fault: str
@@ -122,7 +116,6 @@ def test_a_listing_does_not_fail_for_a_name_that_nobody_has_asked_for(
     slow.order("clear")
 
 
-@needs_extension
 def test_many_look_through_it_at_once(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source, "--ttl", "0.2")

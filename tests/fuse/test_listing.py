@@ -1,7 +1,7 @@
 """Listings through real mounts: names, inode numbers and types without a stat each, attributes ahead of who wants them.
 
 How many look-ups reach the source is counted by slowfs; how many nodes the kernel was given is in `hfs status`. Each
-name of a cold listing is neither. What holds with the extension only is tested with it, the rest also without.
+name of a cold listing is neither.
 """
 
 import ctypes
@@ -16,9 +16,8 @@ import pytest
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
 from tests.fuse.harness import Hfs, must
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
-from tests.fuse.trees import different_contents, different_stats, make_odd_tree, make_special_files, walk
+from tests.fuse.trees import different_stats, make_odd_tree, make_special_files, walk
 
 AnySource = Callable[[Path], Path]
 SlowSource = Callable[..., SlowFs]
@@ -28,22 +27,7 @@ FEW = 10
 """Look-ups and stats of the root and on the way, whatever is listed."""
 
 
-@pytest.fixture
-def without_extension(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hfs` finds no compiled part."""
-    paths = (str(Path(__file__).parent / "no_extension"), os.environ.get("PYTHONPATH", ""))
-    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, paths)))
-
-
-MODES = {"with the extension": (), "without": (), "immutable": ("--immutable",), "daemon": ("--io-mode", "daemon")}
-
-
-@pytest.fixture(params=MODES)
-def without(request: pytest.FixtureRequest) -> str:
-    """One of MODES."""
-    if request.param == "without":
-        request.getfixturevalue("without_extension")
-    return str(request.param)
+MODES = {"auto": (), "immutable": ("--immutable",), "daemon": ("--io-mode", "daemon")}
 
 
 @pytest.fixture
@@ -97,10 +81,11 @@ def records(path: bytes) -> list[tuple[bytes, int, int]]:
         return sorted(record[:3] for record in records_of(directory))
 
 
-def test_dots_come_first_wherever_a_reader_begins(source: Path, hfs_mount: HfsMount, without: str) -> None:
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
+def test_dots_come_first_wherever_a_reader_begins(source: Path, hfs_mount: HfsMount, options: tuple[str, ...]) -> None:
     """Programs leave out two entries (MATLAB's `files(3:end)`). With the source's inode numbers, in a directory of the
     mount, in its root and in an empty one; before anything is known of it, and after all was looked up."""
-    hfs = hfs_mount(source, *MODES[without])
+    hfs = hfs_mount(source, *options)
     for folder in ("", "empty", "few", "many"):
         place = hfs.path / folder
         for room_bytes in (32, 80, 1 << 15):  # one record a call; two
@@ -176,27 +161,6 @@ def test_names_inodes_and_types_are_the_sources(tmp_path: Path, any_source: AnyS
         assert different_stats(tree, hfs.path) == []
 
 
-def test_the_same_without_the_extension(
-    tmp_path: Path, without_extension: None, slow_source: SlowSource, hfs_mount: HfsMount
-) -> None:
-    tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
-    make_special_files(tree)
-    count = 1000
-    many(tree / "many", count)
-    slow = slow_source(tree)
-    hfs = hfs_mount(slow.path)
-    left, right = os.fsencode(tree), os.fsencode(hfs.path)
-    before = look_ups(slow)
-    assert records(os.path.join(right, b"many")) == records(os.path.join(left, b"many"))
-    assert look_ups(slow) - before >= count  # or this is a test of the extension
-    assert nodes(hfs) > count
-    for name in folders(left):
-        assert records(os.path.join(right, name)) == records(os.path.join(left, name))
-    assert different_stats(tree, hfs.path) == []
-    assert different_contents(tree, hfs.path) == []
-
-
-@needs_extension
 def test_a_cold_listing_asks_for_no_attributes(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """Neither the source for attributes nor the kernel to remember nodes, however many names there are."""
     count = 20_000
@@ -210,7 +174,6 @@ def test_a_cold_listing_asks_for_no_attributes(tmp_path: Path, slow_source: Slow
     assert hfs.status()["source"]["listings"] == 1
 
 
-@needs_extension
 def test_walking_a_tree_looks_up_its_folders_only(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     backing = tmp_path / "backing"
     for number in range(30):
@@ -225,7 +188,6 @@ def test_walking_a_tree_looks_up_its_folders_only(tmp_path: Path, slow_source: S
     assert look_ups(slow) <= 2 * 30 + FEW
 
 
-@needs_extension
 def test_what_is_known_goes_in_whole(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """The daemon has seen half of the names, the kernel none: it gets these with attributes, the others as names."""
     backing = tmp_path / "backing"
@@ -244,7 +206,6 @@ def test_what_is_known_goes_in_whole(tmp_path: Path, slow_source: SlowSource, hf
     }
 
 
-@needs_extension
 def test_look_ups_in_the_order_of_a_listing_are_foreseen(
     tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
@@ -259,7 +220,6 @@ def test_look_ups_in_the_order_of_a_listing_are_foreseen(
     assert count <= look_ups(slow) <= count + FEW
 
 
-@needs_extension
 def test_who_stats_what_he_is_shown_is_shown_attributes(
     tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
@@ -280,7 +240,6 @@ def test_who_stats_what_he_is_shown_is_shown_attributes(
     assert look_ups(slow) <= count + FEW
 
 
-@needs_extension
 def test_a_random_order_of_look_ups_is_no_storm(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """A shuffled loader that opens a part of a large directory: the source is asked for what is used."""
     count, used = 5000, 700

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, must, run
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import needs_root
 from tests.support.pattern import pattern
@@ -78,7 +77,6 @@ def phases(hfs: Hfs, backing: Path) -> list[dict[str, bool]]:
     return found
 
 
-@needs_extension
 @pytest.mark.parametrize("options", WAYS, ids=lambda options: " ".join(options) or "auto")
 @pytest.mark.parametrize("hidden", [100, *(pytest.param(percent, marks=pytest.mark.long) for percent in (50, 1))])
 def test_no_byte_of_a_file_is_cut_that_says_too_few(
@@ -101,7 +99,6 @@ def test_no_byte_of_a_file_is_cut_that_says_too_few(
     assert hfs.status()["source"]["wrong_sizes"] > 0
 
 
-@needs_extension
 def test_a_file_that_says_too_few_is_an_error_at_its_end(
     tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount
 ) -> None:
@@ -114,7 +111,6 @@ def test_a_file_that_says_too_few_is_an_error_at_its_end(
     assert hfs.status()["source"]["wrong_sizes"] > 0
 
 
-@needs_extension
 @pytest.mark.parametrize("options", WAYS[:2], ids=lambda options: " ".join(options) or "auto")
 @pytest.mark.parametrize("most", [1000, *(pytest.param(most, marks=pytest.mark.long) for most in (4096, 7))])
 def test_a_short_read_is_not_the_end_of_the_file(

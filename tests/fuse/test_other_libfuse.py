@@ -1,18 +1,16 @@
-"""pyfuse3 and the extension with two libfuses: the extension steps aside whole, the mount works, status says why."""
+"""A daemon whose extension is missing, or has another libfuse than pyfuse3: the mount is refused, in one line."""
 
 import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.mountd.native.linkage import why_not_one_libfuse
-from tests.fuse.harness import ROOT, Hfs, must
-from tests.fuse.injection import injected, replaced
-from tests.support.pattern import check, write_pattern
+from tests.fuse.harness import ROOT, hfs_command, mounts_below, must, run
+from tests.fuse.injection import hidden, injected, replaced
 
 PREFIX = ROOT / "build" / "libfuse" / "prefix"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -55,44 +53,34 @@ def other_extension(tmp_path: Path) -> Path:
     return built
 
 
-def works_without_the_extension(hfs: Hfs, source: Path) -> None:
-    for number in range(40):
-        check(100 + number, 0, (hfs.path / f"{number}").read_bytes())
-    assert sorted(os.listdir(hfs.path)) == sorted(os.listdir(source))
-    assert hfs.cache_command("warm", hfs.path).returncode == 0
-    shown = hfs.status()["io_mode"]
-    assert shown["mode"] == "daemon"
-    assert shown["extension"].startswith("pyfuse3 was built with another libfuse"), shown
-    assert "libfuse3.so" in shown["extension"]
-    with open(f"/proc/{hfs.pid}/maps") as lines:
-        assert "_fastpath" not in lines.read()
-    with open(hfs.path / "7", "rb") as file, open(hfs.path / "8", "rb") as other:
-        assert file.read(10) != other.read(10)
-
-
-def tree(source: Path) -> Path:
+def refused(tmp_path: Path, environment: dict[str, str]) -> str:
+    """What `hfs mount` says, in one line, where its daemon finds what it needs nowhere; nothing is left mounted."""
+    source, mnt = tmp_path / "source", tmp_path / "mnt"
     source.mkdir()
-    for number in range(40):
-        write_pattern(source / f"{number}", 100 + number, 5000 + 3000 * number)
-    return source
+    mnt.mkdir()
+    done = run(hfs_command(), "mount", source, mnt, "--cache", tmp_path / "cache", env=environment)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1, done
+    assert mounts_below(mnt) == []
+    return line
 
 
-def test_a_pyfuse3_with_the_distributions_libfuse(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], other_pyfuse3: Path
-) -> None:
+def test_without_the_extension_there_is_no_mount(tmp_path: Path) -> None:
+    line = refused(tmp_path, injected(hidden("hfs.mountd.native._fastpath")))
+    assert line.startswith("hfs: the daemon's C extension was not built: pip install the wheel hfs_cache_native-*.whl")
+
+
+def test_a_pyfuse3_with_the_distributions_libfuse(tmp_path: Path, other_pyfuse3: Path) -> None:
     """It would run on the extension's libfuse, which has larger structures than it was compiled with."""
-    source = tree(tmp_path / "source")
-    hfs = hfs_mount(source, env={"PYTHONPATH": str(other_pyfuse3)})
-    works_without_the_extension(hfs, source)
+    line = refused(tmp_path, {"PYTHONPATH": str(other_pyfuse3)})
+    assert "pyfuse3 was built with another libfuse" in line
+    assert "libfuse3.so" in line
 
 
-def test_an_extension_with_the_distributions_libfuse(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], other_extension: Path
-) -> None:
+def test_an_extension_with_the_distributions_libfuse(tmp_path: Path, other_extension: Path) -> None:
     """It took requests from pyfuse3's session with functions of another libfuse: the mount did not answer."""
-    source = tree(tmp_path / "source")
-    hfs = hfs_mount(source, env=injected(replaced("hfs.mountd.native._fastpath", other_extension)))
-    works_without_the_extension(hfs, source)
+    line = refused(tmp_path, injected(replaced("hfs.mountd.native._fastpath", other_extension)))
+    assert "pyfuse3 was built with another libfuse" in line
 
 
 def test_one_libfuse_is_seen_to_be_one() -> None:
@@ -112,7 +100,7 @@ def test_one_libfuse_is_seen_to_be_one() -> None:
         (b"\x7fELF\x02\x01" + b"\xff" * 100, "it cannot be seen"),
     ],
 )
-def test_what_is_no_shared_object_has_the_extension_step_aside(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_what_is_no_shared_object_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     from hfs.mountd.native import _fastpath
 
     (tmp_path / "pyfuse3.so").write_bytes(content)
@@ -121,7 +109,7 @@ def test_what_is_no_shared_object_has_the_extension_step_aside(tmp_path: Path, c
     assert reason in found
 
 
-def test_a_libfuse_within_pyfuse3_has_the_extension_step_aside() -> None:
+def test_a_libfuse_within_pyfuse3_is_refused() -> None:
     from hfs.mountd.native import _fastpath
 
     found = why_not_one_libfuse(str(_fastpath.__file__), "/bin/sh")  # it needs no libfuse

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.kernel import fastpath
 from tests.fuse.harness import Hfs, hfs_command, must, run
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, acl_for, needs_root, refused_by_acl
@@ -18,7 +17,6 @@ HfsMount = Callable[..., Hfs]
 SlowSource = Callable[..., SlowFs]
 
 pytestmark = needs_root
-needs_extension = pytest.mark.skipif(fastpath.NAME_ONLY is None, reason="without the extension there is no such mode")
 
 SIZE = 3000
 BYTES = {name: pattern(seed, 0, SIZE) for seed, name in enumerate(("open", "guarded", "other"), 1)}
@@ -243,7 +241,6 @@ def test_one_that_is_mounted_below_source(tree: Path, slow_source: SlowSource, h
     again.umount()
 
 
-@needs_extension
 def test_no_open_goes_by_unseen_where_the_source_decides(guarded: SlowFs, hfs_mount: HfsMount, tmp_path: Path) -> None:
     hfs = hfs_mount(guarded.path, "--immutable")
     shown = hfs.status()["io_mode"]
@@ -256,7 +253,6 @@ def test_no_open_goes_by_unseen_where_the_source_decides(guarded: SlowFs, hfs_mo
     assert "io-mode: stateless is not possible here: opens are needed" in done.stderr
 
 
-@needs_extension
 def test_what_is_met_later_in_a_mount_without_opens_is_its_owners_alone(
     tree: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:

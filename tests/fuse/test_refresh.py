@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, hfs_command, must
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
 
@@ -67,7 +66,6 @@ OPTIONS = [
 ]
 
 
-@needs_extension
 @pytest.mark.parametrize("options", OPTIONS, ids=" ".join)
 @pytest.mark.parametrize("warm", [True, False])
 def test_what_has_changed_is_seen_and_nothing_else_is_read(
@@ -108,7 +106,6 @@ def test_what_has_changed_is_seen_and_nothing_else_is_read(
     assert contents(hfs.path) == contents(source)
 
 
-@needs_extension
 @pytest.mark.parametrize("options", OPTIONS[:3], ids=" ".join)
 def test_it_holds_for_what_an_earlier_daemon_has_told_the_kernel(
     tmp_path: Path, hfs_mount: HfsMount, options: tuple[str, ...]
@@ -124,7 +121,6 @@ def test_it_holds_for_what_an_earlier_daemon_has_told_the_kernel(
     assert contents(hfs.path / "d") == contents(source / "d")
 
 
-@needs_extension
 def test_a_later_mount_does_not_go_back_to_what_was(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """What the cache keeps of names for it is forgotten, also of directories where nobody has been."""
     source = source_at(tmp_path)
@@ -147,7 +143,6 @@ def test_a_later_mount_does_not_go_back_to_what_was(tmp_path: Path, hfs_mount: H
     assert contents(hfs.path) == contents(source)
 
 
-@needs_extension
 def test_a_look_up_that_hangs_keeps_neither_the_command_nor_other_readers(
     tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount
 ) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from hfs.mountd.fuse.quota import MAX_REQUESTS
 from tests.fuse.harness import Hfs, environment, wait_gone
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import MEMBER, needs_root
 
-pytestmark = [needs_extension, needs_root]
+pytestmark = [needs_root]
 
 # Each thread looks up a name of its own.
 CROWD = """

@@ -22,10 +22,7 @@ import pytest
 
 from tests.fuse.harness import Hfs, run
 from tests.fuse.injection import SETTLED
-from tests.fuse.modes import needs_extension
 from tests.support.pattern import check, write_pattern
-
-pytestmark = needs_extension
 
 FILES, BYTES = 24, 300_000
 TOGETHER = 3

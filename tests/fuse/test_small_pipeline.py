@@ -18,12 +18,9 @@ from hfs.layouts.layout import Layout
 from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
 from tests.fuse.inherited import wait_closed
 from tests.fuse.injection import SETTLED
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import User, needs_root
 from tests.support.pattern import explain, pattern, write_pattern
-
-pytestmark = needs_extension
 
 HfsMount = Callable[..., Hfs]
 SlowSource = Callable[..., SlowFs]

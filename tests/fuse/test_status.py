@@ -30,7 +30,6 @@ STATUS_KEYS = {
     "reads": "staged flight source bypass alone",
     "read_bytes": "staged flight source bypass alone",
     "readers": "",
-    "readers_unknown": "",
     "hints": "learners past layouts",
     "source_wait_s": "",
     "staged": (

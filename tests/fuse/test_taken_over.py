@@ -9,11 +9,10 @@ from pathlib import Path
 from hfs.client.client import Client
 from tests.fuse.harness import Hfs, environment, hfs_command, must, wait_gone
 from tests.fuse.injection import injected, setting
-from tests.fuse.modes import needs_extension
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import needs_root
 
-pytestmark = [needs_extension, needs_root]
+pytestmark = [needs_root]
 
 # Each thread looks up a name of its own: a file of so many bytes.
 CROWD = """

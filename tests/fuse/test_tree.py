@@ -45,7 +45,7 @@ def test_every_byte_and_every_stat(
     assert different_stats(tree, hfs.path, covered=covered) == []
 
 
-@pytest.mark.in_modes("passthrough", "stateless", "no extension")
+@pytest.mark.in_modes("passthrough", "stateless")
 def test_bytes_from_the_cache_after_a_remount(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
     source = any_source(tree)

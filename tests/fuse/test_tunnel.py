@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hfs.client.client import Client
-from hfs.client.control_socket import ControlAddress, DaemonSilent
+from hfs.client.control_socket import ControlAddress
 from hfs.client.tunnel import open_tunnel
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout
@@ -26,14 +26,14 @@ from hfs.training import hint_session
 from tests.conftest import Logs
 from tests.fuse.harness import ROOT, Hfs, environment, hfs_command, must, run, stopped
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
-from tests.fuse.modes import MODES, needs_extension
+from tests.fuse.modes import MODES
 from tests.fuse.slowfs import SlowFs
 from tests.fuse.users import NOBODY, needs_root
 
 SlowSource = Callable[..., SlowFs]
 HfsMount = Callable[..., Hfs]
 
-pytestmark = [needs_root, needs_extension, pytest.mark.usefixtures("tunnels_end")]
+pytestmark = [needs_root, pytest.mark.usefixtures("tunnels_end")]
 
 CLIENT = Path(__file__).parent / "clients" / "hinted_apart.py"
 COUNT = 60
@@ -287,17 +287,6 @@ def test_in_other_modes(tmp_path: Path, hfs_mount: HfsMount, name: str) -> None:
     assert Client(unseen(hfs)).status()["pid"] == hfs.pid
     assert (hfs.path / "d0" / "0").read_bytes() == content(0)
     MODES[name].prove(hfs)
-
-
-def test_without_the_extension_it_is_as_before(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    tree(tmp_path / "tree", 4)
-    hfs = hfs_mount(tmp_path / "tree", env=MODES["no extension"].env)
-    with pytest.raises(
-        DaemonSilent, match=r"no daemon answers at /absent/control.sock: No such file or directory; hfs status lists"
-    ):
-        Client(unseen(hfs)).status()
-    done = run(*apart(hfs.path, hfs_command(), "status", "/run/data"))
-    assert (done.returncode, "no daemon answers at" in done.stderr) == (1, True), done
 
 
 def test_a_container_that_is_shown_a_part(tmp_path: Path, hfs_mount: HfsMount) -> None:

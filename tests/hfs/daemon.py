@@ -59,7 +59,6 @@ class FakeCommands:
             "reads": {"staged": 3, "source": 1},
             "read_bytes": {"staged": 3_000_000, "source": 1_000_000},
             "readers": [{"pid": 17 + i, "command": "python", "reads": 9, "bytes": 1_870_000 - i} for i in range(9)],
-            "readers_unknown": None,
             "hints": await self.learners.status(reader),
             "staged": {"files": 2, "bytes": 30, "later": {"figure_s": 90.0}},
             "config": {"ttl": {"value": 60.0, "origin": "default"}},
@@ -97,7 +96,7 @@ class FakeCommands:
         faults = [PathFault(path, "the index failed") for path in paths if path.startswith(b"bad")]
         return Result(files=7 * (len(paths) - len(faults)), failed=len(faults), faults=faults)
 
-    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
         return Result(
             detail={
                 "missing_bytes": 3_000_000,

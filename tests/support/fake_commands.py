@@ -6,7 +6,6 @@ import trio
 
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import Commands
-from hfs.mountd.control.learners import Joins, LearnerSession
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.wire.protocol import (
     Failure,
@@ -16,9 +15,7 @@ from hfs.mountd.wire.protocol import (
 
 
 class NoLearners:
-    def join(
-        self, join: Join, pid: int, reader: Credentials | None = None
-    ) -> tuple[LearnerSession | None, Result | Failure]:
+    def join(self, join: Join, pid: int, reader: Credentials | None = None) -> tuple[None, Failure]:
         return None, Failure("no learners here", 2)
 
 
@@ -28,7 +25,7 @@ class FakeCommands:
     def __init__(self, work: Callable[[Report], Awaitable[Result]] | None = None) -> None:
         self.calls: list[tuple[object, ...]] = []
         self._work = work
-        self.learners: Joins = NoLearners()
+        self.learners = NoLearners()
 
     async def _do(self, *call: object, report: Report) -> Result:
         self.calls.append(call)
@@ -56,7 +53,7 @@ class FakeCommands:
     async def warm(self, paths: Sequence[bytes], jobs: int, pin: bool, report: Report) -> Result:
         return await self._do("warm", list(paths), jobs, *(["pinned"] if pin else []), report=report)
 
-    async def estimate(self, paths: Sequence[bytes], probe_s: float, report: Report) -> Result:
+    async def estimate(self, paths: Sequence[bytes], report: Report) -> Result:
         return Result(detail={"missing_bytes": len(paths), "room_bytes": 0, "free_bytes": 0})
 
     async def evict(self, paths: Sequence[bytes], everything: bool, older_than_s: float, report: Report) -> Result:

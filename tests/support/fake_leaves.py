@@ -11,9 +11,9 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.base.leaf_table import Leaf
 from hfs.mountd.base.seen import SEEN_BYTES, SeenNames, attributes_of
 from hfs.mountd.base.version import Version
+from hfs.mountd.kernel import Leaf
 from hfs.mountd.namespace.journal import Journal
 from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.table import NodeTable

@@ -22,8 +22,6 @@ import trio
 import trio.testing
 
 from hfs.mountd.base.errors import StagingError
-from hfs.mountd.base.object_answers import ObjectAnswers
-from hfs.mountd.base.object_maker import ObjectMaker
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from hfs.mountd.cache.kept_attributes import AttributesWanted
@@ -31,9 +29,9 @@ from hfs.mountd.cache.objects import Shrinker
 from hfs.mountd.cache.objects.context import Trust, nothing_planned
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO
-from hfs.mountd.cache.told_objects import OverlayAnswers
 from hfs.mountd.core.config import VerifyWanted
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.policies.cache.encoding import EncodingChoice
 from hfs.policies.geometry import Extent
 from tests.support.pattern import check, pattern
@@ -243,10 +241,10 @@ async def healthy_staging(
     verify: VerifyWanted = "first-use",
     planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
     attributes: AttributesWanted = "left",
-    answers: ObjectAnswers | None = None,
-    maker: ObjectMaker | None = None,
+    answers: DataPlane | None = None,
+    maker: SmallFetches | None = None,
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
-    overlay_answers: OverlayAnswers | None = None,
+    overlay_answers: XattrAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 

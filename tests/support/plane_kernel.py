@@ -123,7 +123,7 @@ def serving() -> Iterator[tuple[DataPlane, Kernel]]:
         theirs.setblocking(False)
         ours.settimeout(10)
         assert plane.attach(-1) == {}
-        plane.serve(theirs.fileno(), 1)
+        plane.start(theirs.fileno(), 1)
         slot = plane.put_opens(_MARKED, 1, size=10, valid_s=1000, backing=None)
         assert slot is not None
         yield plane, Kernel(ours)

@@ -12,8 +12,6 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from hfs.mountd.base.object_answers import ObjectAnswers
-from hfs.mountd.base.object_maker import ObjectMaker
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Index
 from hfs.mountd.cache.objects.disk import Disk
@@ -23,6 +21,7 @@ from hfs.mountd.cache.objects.room import Health, Room
 from hfs.mountd.cache.objects.stamps import Turns
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.waits import Waits
+from hfs.mountd.kernel import DataPlane, SmallFetches
 
 Value = TypeVar("Value")
 
@@ -168,9 +167,9 @@ class CacheContext:
     lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
     """Told of chunks of a file that the kernel reads by itself, passed through or in an overlay: they were given up,
     and may be put again."""
-    answers: ObjectAnswers | None = None
+    answers: DataPlane | None = None
     """Who answers reads of staged objects without asking us; None: nobody."""
-    maker: ObjectMaker | None = None
+    maker: SmallFetches | None = None
     """Who makes objects without asking for each; None: nobody."""
     planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned
     """Those of the objects that an order of a learner names: they go when it says so."""

@@ -11,10 +11,10 @@ from collections import deque
 
 import trio
 
-from hfs.mountd.base.object_answers import ObjectAnswers
 from hfs.mountd.cache.index import IndexFailed, StagedRow
 from hfs.mountd.cache.objects import CacheContext
 from hfs.mountd.cache.reading.whole_objects import right_objects
+from hfs.mountd.kernel import DataPlane
 
 _ROWS = 4096
 """Names read from the index at a time: some 20 ms of a thread."""
@@ -35,7 +35,7 @@ _REST_S = 0.002
 class ObjectsAhead:
     """`run` is a task of the cache's nursery."""
 
-    def __init__(self, context: CacheContext, answers: ObjectAnswers | None) -> None:
+    def __init__(self, context: CacheContext, answers: DataPlane | None) -> None:
         """`answers`: who answers; None: nobody."""
         self._context = context
         self._answers = answers

@@ -1,4 +1,4 @@
-"""Leaves: regular files with one name of which there is no node here. The data plane has them (`base.leaf_table`).
+"""Leaves: regular files with one name of which there is no node here. The data plane has them (`kernel.leaves`).
 
 Most files of a data set are looked up or listed with their attributes and never opened, or opened much later; a node of
 each would cost a kilobyte and 40 us of the event loop. A name is a node's or a leaf's, never both: whoever needs the
@@ -17,8 +17,8 @@ from collections.abc import Set as AbstractSet
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.leaf_table import Leaf, LeafTable
 from hfs.mountd.base.seen import SeenNames, attributes_of, has_no_acl
+from hfs.mountd.kernel import Leaf, PlaneLeaves
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.nodes.table import NodeTable
 from hfs.mountd.source import Source
@@ -45,7 +45,7 @@ class Leaves:
 
     def __init__(
         self,
-        table: LeafTable | None,
+        table: PlaneLeaves | None,
         nodes: NodeTable,
         source: Source,
         opened: Callable[[Node, int], object] = lambda _node, _slot: None,
@@ -256,7 +256,7 @@ class Leaves:
             del self._counts[directory]
         return empty
 
-    def _sweep_some(self, table: LeafTable) -> None:
+    def _sweep_some(self, table: PlaneLeaves) -> None:
         for directory_id, count in Counter(table.sweep(self._at_most)).items():
             directory = self._nodes.node(directory_id)
             self._count(directory)

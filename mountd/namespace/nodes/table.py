@@ -1,9 +1,8 @@
 """The nodes that are remembered: found by the id that the kernel knows, by version, and by a directory's place.
 
-The id is the source's inode number where that is free (then `st_ino` is equal without the extension too), else, and on
-file systems mounted below SOURCE, a number of our own. Daemons that served the mount before may have given out any
-inode number, and the kernel may hold pages of it that are of another version: those that follow have numbers of their
-own only, each from its own range.
+The id is the source's inode number where that is free, else, and on file systems mounted below SOURCE, a number of our
+own. Daemons that served the mount before may have given out any inode number, and the kernel may hold pages of it that
+are of another version: those that follow have numbers of their own only, each from its own range.
 
 A directory is noted in the journal when the kernel is told of it, a file when it is opened (see `journal`), and the
 directories above with it. Never decides how long a node stays: that is `NodeHolds` and `Names`. Event loop only.

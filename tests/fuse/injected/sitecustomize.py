@@ -3,7 +3,6 @@
 MOUNT_TEST_INJECTED holds a JSON list: {"at": "module:attribute", "set": value} puts a value there once the module has
 been imported; {"at": "module:Class.method", "raises": times} has that function raise RuntimeError at its first calls,
 with "task": name only those that the background task of this name makes, with "after": count those after so many.
-{"at": "module:Class.method", "skips": times, "value": what} has its first calls do nothing but answer that;
 {"hide": "module"} hides a module; {"replace": "module", "by": path} has it loaded from another shared object.
 """
 
@@ -48,26 +47,11 @@ def _raising(function: Callable[..., Any], times: int, task: str | None, after: 
     return calling
 
 
-def _skipping(function: Callable[..., Any], times: int, value: object) -> Callable[..., Any]:
-    left = [times]
-
-    @functools.wraps(function)
-    async def waiting(*args: Any, **kwargs: Any) -> Any:
-        if left[0] > 0:
-            left[0] -= 1
-            return value
-        return await function(*args, **kwargs)
-
-    return waiting
-
-
 def _apply(module: ModuleType, change: dict[str, Any]) -> None:
     *owners, name = change["at"].partition(":")[2].split(".")
     owner: Any = functools.reduce(getattr, owners, module)
     if "set" in change:
         setattr(owner, name, change["set"])
-    elif "skips" in change:
-        setattr(owner, name, _skipping(getattr(owner, name), change["skips"], change["value"]))
     else:
         setattr(
             owner, name, _raising(getattr(owner, name), change["raises"], change.get("task"), change.get("after", 0))

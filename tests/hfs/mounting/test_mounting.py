@@ -154,7 +154,7 @@ def test_the_daemons_process_answers_before_it_ends(tmp_path: Path) -> None:
     done = subprocess.run(mounting._DAEMON, input=b"{}", capture_output=True, check=False)
     assert done.returncode == 2
     imported, answer = map(json.loads, done.stdout.splitlines())
-    assert list(imported) == ["imported", "feeds"]
+    assert list(imported) == ["imported"]
     assert answer["code"] == 2
     assert "cannot be read" in answer["error"]
 

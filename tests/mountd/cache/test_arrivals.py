@@ -14,8 +14,8 @@ import pytest
 import trio
 import xxhash
 
-from hfs.mountd.base.object_maker import KnownObject
 from hfs.mountd.cache import Arrival, Cache, StagedFile, Stamp
+from hfs.mountd.kernel import KnownObject
 from hfs.policies.geometry import Extent
 from tests.support.faults import check_contents, contents, healthy_staging, object_names, run, stage, version_of
 

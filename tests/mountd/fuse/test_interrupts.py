@@ -65,7 +65,7 @@ async def test_who_is_killed_later_is_found() -> None:
         assert trio.current_time() - start_s == pytest.approx(2.5)
 
 
-@pytest.mark.parametrize("request_", [(0, THREAD), (TOKEN, 0)], ids=["no extension", "another pid namespace"])
+@pytest.mark.parametrize("request_", [(0, THREAD), (TOKEN, 0)], ids=["what is staged", "another pid namespace"])
 async def test_who_cannot_be_told_is_left_to_wait(request_: tuple[int, int]) -> None:
     threads = Threads(dying=True)
     async with trio.open_nursery() as nursery:

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
-from hfs.mountd.kernel import DataPlane, PlaneLeaves, fastpath
-from hfs.mountd.native import attributes as native_attributes
+from hfs.mountd.kernel import DataPlane, PlaneLeaves
+from hfs.mountd.native.extension import EXTENSION
 from tests.support.examples import examples
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.plane_kernel import Kernel, reads_nowait, serving
-
-pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
 
 FIRST = 1 << 62
 DIRECTORIES = (3, 4)
@@ -54,8 +52,6 @@ def test_attributes_are_as_they_were_seen() -> None:
 
 
 def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
-    native = native_attributes.load()
-    assert native is not None
     folder = os.fspath(tmp_path)
     os.mkdir(f"{folder}/directory")
     for name in ("file", "linked", "old"):
@@ -67,7 +63,7 @@ def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
     names = [b"file", b"linked", b"old", b"directory", b"link", b"none", b"x" * 256]
     fd = os.open(folder, os.O_PATH)
     device = os.fstat(fd).st_dev
-    seen, plain, seconds, part = native.look(fd, names, device)
+    seen, plain, seconds, part = EXTENSION.look(fd, names, device)
     assert plain == bytearray([1, 0, 1, 0, 0, 0, 0])
     for index, name in enumerate(names[:5]):
         assert attributes_of(seen, index) == Attributes.of(os.lstat(os.path.join(os.fsencode(folder), name)))
@@ -76,7 +72,7 @@ def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
         attributes_of(seen, 6)
     newest = max(os.stat(f"{folder}/{name}").st_ctime_ns for name in ("file", "old"))
     assert seconds * 10**9 + part == newest
-    assert native.look(fd, names, device + 1)[1] == bytearray(7)
+    assert EXTENSION.look(fd, names, device + 1)[1] == bytearray(7)
     os.close(fd)
 
 

@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.object_maker import KnownObject
 from hfs.mountd.base.seen import seen_names
-from hfs.mountd.kernel import DataPlane, PlaneLeaves, SmallFetches, XattrAnswers, fastpath
+from hfs.mountd.kernel import DataPlane, KnownObject, PlaneLeaves, SmallFetches, XattrAnswers
 from hfs.policies.iomode import SMALL_BYTES
 from tests.support.plane_kernel import Kernel, serving
-
-pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="without the extension all come to Python")
 
 FIRST = 1 << 62
 METACOPY, REDIRECT = b"trusted.overlay.metacopy", b"user.overlay.redirect"

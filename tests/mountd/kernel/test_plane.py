@@ -11,13 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.kernel import Backing, DataPlane, StagedObject, fastpath
+from hfs.mountd.kernel import Backing, DataPlane, StagedObject
 from hfs.mountd.kernel.plane import OpenCounts
 from tests.support.examples import examples
 from tests.support.fake_plane import FakePlane
 from tests.support.plane_kernel import Kernel, reads_nowait, serving
-
-pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="there is no extension")
 
 _ODD = 77  # no opcode
 NODES = 5

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfs.mountd.kernel import XattrAnswers, fastpath
+from hfs.mountd.kernel import XattrAnswers
 from tests.support.plane_kernel import Kernel, serving
 
 ACL = b"system.posix_acl_access"
-
-pytestmark = pytest.mark.skipif(not fastpath.is_loaded(), reason="without the extension all come to Python")
 
 
 @pytest.fixture

@@ -169,12 +169,7 @@ async def test_names_attributes_and_links_are_what_the_file_system_says(tmp_path
         assert (source.metadata.absolute_link_count, source.metadata.absolute_links) == (1, ["absolute"])
 
 
-@pytest.mark.parametrize("native", [True, False])
-async def test_a_look_at_many_names_says_what_stats_say(
-    tmp_path: Path, real_clock: None, monkeypatch: pytest.MonkeyPatch, native: bool
-) -> None:
-    if not native:
-        monkeypatch.setattr("hfs.mountd.native.attributes.load", lambda: None)
+async def test_a_look_at_many_names_says_what_stats_say(tmp_path: Path, real_clock: None) -> None:
     folder = tmp_path / "d"
     (folder / "sub").mkdir(parents=True)
     names = [b"file", b"again", b"linked", b"\xff\xfe", b"link", b"sub", b"gone"]

@@ -61,7 +61,7 @@ def test_a_mount_that_is_not_known_is_shown_nowhere() -> None:
 
 
 def test_it_cannot_be_made_again(place: Path) -> None:
-    """Where the next daemon needs a new mount: before Linux 6.9, or without the extension."""
+    """Where the next daemon needs a new mount: before Linux 6.9."""
     kept = KeptMount("/dev/fd/7", "/source", {}, resend=False, given_fd=mounted(place))
     kept.make()
     assert not kept.takes_up

@@ -45,8 +45,8 @@ def test_what_is_of_another_type_is_malformed(kind: type, value: object) -> None
     "line",
     [
         *(b'{"imported": "1"}', b'{"imported": null}', b'{"imported": -1}', b'{"imported": 0}', b'{"imported": true}'),
-        *(b'{"imported": 1e400}', b'{"imported": ' + b"9" * 400 + b"}", b'{"imported": [1], "feeds": 5}'),
-        *(b'{"error": 5}', b'{"error": "a", "code": "b"}', b'{"unfed": null}', b'{"imported": 2147483648}'),
+        *(b'{"imported": 1e400}', b'{"imported": ' + b"9" * 400 + b"}", b'{"imported": [1]}'),
+        *(b'{"error": 5}', b'{"error": "a", "code": "b"}', b'{"imported": 2147483648}'),
         *(b"[" * 50_000, b"nonsense", b"5", b'{"error": "a", "code": ' + b"9" * 400 + b"e400}"),
     ],
 )

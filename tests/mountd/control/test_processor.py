@@ -2,22 +2,22 @@
 
 from pathlib import Path
 
-from hfs.mountd.kernel import processor
+from hfs.mountd.control import traffic
 
 
 def test_the_second_number_counts(tmp_path: Path) -> None:
     file = tmp_path / "schedstat"
     file.write_text("7000000000 2500000000 12\n")
-    assert processor.waited_for_core_s(str(file)) == 2.5
+    assert traffic.waited_for_core_s(str(file)) == 2.5
 
 
 def test_a_kernel_that_does_not_count(tmp_path: Path) -> None:
     file = tmp_path / "schedstat"
-    assert processor.waited_for_core_s(str(file)) == 0
+    assert traffic.waited_for_core_s(str(file)) == 0
     file.write_text("")
-    assert processor.waited_for_core_s(str(file)) == 0
+    assert traffic.waited_for_core_s(str(file)) == 0
 
 
 def test_this_one_counts_forward() -> None:
-    before = processor.waited_for_core_s()
-    assert 0 <= before <= processor.waited_for_core_s()
+    before = traffic.waited_for_core_s()
+    assert 0 <= before <= traffic.waited_for_core_s()

@@ -1,12 +1,9 @@
-/* Attributes of many names of one directory in one call. Optional: mountd/source/metadata.py does the same in Python
- * where this was not built.
+/* Attributes of many names of one directory in one call. Part of the extension, see _fastpath.c.
  *
  * From Python each stat gives the interpreter's lock away and makes an object of what it gets: 10 us a name of a source
  * in memory, where the system call takes 1 us. Here the lock is given away once. Knows no paths, keeps nothing.
  */
-#define _GNU_SOURCE
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_fastpath.h"
 
 #include "seen.h"
 
@@ -49,7 +46,7 @@ static int is_plain(const struct seen *seen, uint64_t device, struct newest *new
 }
 
 /* The directory is held open by the caller. */
-static PyObject *look(PyObject *self, PyObject *args) {
+PyObject *fastpath_look(PyObject *self, PyObject *args) {
     (void)self;
     int directory;
     unsigned long long device;
@@ -82,15 +79,3 @@ static PyObject *look(PyObject *self, PyObject *args) {
     Py_XDECREF(found);
     return NULL;
 }
-
-static PyMethodDef methods[] = {
-    {"look", look, METH_VARARGS,
-     "look(directory_fd, names, device) -> (seen, plain, seconds, nanoseconds): a struct seen (see seen.h) for each of these "
-     "names, no symlink is followed; a byte for each, 1 for a regular file with one name on this device; the newest ctime of "
-     "those."},
-    {NULL, NULL, 0, NULL},
-};
-static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT, .m_name = "_attributes", .m_size = -1,
-                                    .m_methods = methods};
-
-PyMODINIT_FUNC PyInit__attributes(void) { return PyModule_Create(&module); }
