@@ -133,7 +133,6 @@ ATTRIBUTE_RIGHTS = {
     ("os", "environ"): (
         "mountd/core/config/loading.py",
         "mountd/core/socket_places.py",  # XDG_RUNTIME_DIR
-        "mountd/native/linkage.py",  # LD_LIBRARY_PATH: where the loader looks
         "mountd/supervisor/*",
         "hfs/*",
     ),
@@ -180,7 +179,6 @@ PATH_RIGHTS = (
     "mountd/source/*",  # paths under the source; which file system it is: /proc, /sys, devices and images below it
     "mountd/native/beneath.py",  # its system call
     "mountd/native/cachestat.py",  # as a program, files of a mount: how much of them is in memory
-    "mountd/native/linkage.py",  # which libraries a program is linked with
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory
     "mountd/ledger/*",  # the cache root, and records below it

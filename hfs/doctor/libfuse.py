@@ -52,8 +52,7 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
             remedy = "install hfs again in this environment: scripts/setup, or pip install of its wheels"
             yield fault("pyfuse3", text, remedy)
         return
-    libraries = ", ".join(said["libfuse"]) or "a libfuse within itself"
-    yield good("pyfuse3", f"pyfuse3 {said['pyfuse3']} with {libraries}")
+    yield good("pyfuse3", f"pyfuse3 {said['pyfuse3']} with {said['libfuse']}")
     yield good("extension", f"the extension is loaded, with libfuse {said['version']}")
     yield _io_modes(around, said)
 
@@ -83,11 +82,8 @@ def _loaded() -> dict[str, Any]:
         said["passthrough"] = bool(EXTENSION.HAS_PASSTHROUGH)
         said["version"] = fastpath.LIBFUSE
         pyfuse3, _ = map(importlib.import_module, ("pyfuse3", "trio"))  # only here, of all commands
-        from hfs.mountd.native.linkage import libfuse_in_use
-
         said["pyfuse3"] = pyfuse3.__version__
-        said["libfuse"] = sorted(libfuse_in_use())
-        fastpath.check_one_libfuse()
+        said["libfuse"] = fastpath.libfuse_in_use()
     except MountError as error:
         said["refused"] = str(error)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is what a daemon would end with

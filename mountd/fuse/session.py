@@ -44,7 +44,7 @@ def open_session(
 
     Raises RuntimeError as libfuse does, with its reason on standard error; MountError.
     """
-    fastpath.check_one_libfuse()
+    fastpath.libfuse_in_use()
     if handover is None:
         device = _mount(operations, mountpoint, source, allow_other=allow_other, noexec=noexec)
     else:

@@ -17,7 +17,6 @@ from enum import IntEnum
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.kernel.tuning import MAX_BACKGROUND
 from hfs.mountd.native.extension import EXTENSION
-from hfs.mountd.native.linkage import libfuse_in_use
 
 _BACKING_OPEN = 0x4010E501
 """_IOW(229, 1, struct fuse_backing_map { int32_t fd; uint32_t flags; uint64_t padding; }), <linux/fuse.h>."""
@@ -26,6 +25,8 @@ _BACKING_CLOSE = 0x4004E502
 
 _RESEND = struct.pack("=IiQ", 16, 7, 0)
 """struct fuse_out_header with FUSE_NOTIFY_RESEND."""
+
+_BUILT_ANEW = "run scripts/setup again, and look at LD_PRELOAD"
 
 SEEK = 1 << 30
 """A read of so many bytes and SEEK_DATA or SEEK_HOLE is an lseek(2) with that, answered with an `OFFSET`."""
@@ -99,18 +100,22 @@ def want(on_interrupt: Callable[[int], None], at_once: object, *, yield_fd: int,
     EXTENSION.want(MAX_BACKGROUND, stack_depth, on_interrupt, at_once, yield_fd)
 
 
-def check_one_libfuse() -> None:
-    """Once pyfuse3 was imported. Raises MountError where it has loaded another libfuse than the extension."""
-    found = libfuse_in_use()
-    if len(found) > 1:
-        text = f"two libfuses are loaded ({', '.join(sorted(found))})"
-        raise MountError(f"{text}: run scripts/setup again, and look at LD_PRELOAD")
+def libfuse_in_use() -> str:
+    """The file of libfuse that this process has loaded, once pyfuse3 was imported. Raises MountError if there are two.
+
+    Requests of a session of the one would be swallowed by the other, or a structure be read past its end.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
+        paths = {f"/{line.rstrip().partition('/')[2]}" for line in lines if "/libfuse3" in line}
+    if len(paths) > 1:
+        raise MountError(f"pyfuse3 and the extension have two libfuses ({', '.join(sorted(paths))}): {_BUILT_ANEW}")
+    return "".join(paths)
 
 
 def check_in_front() -> None:
     """Once the session is made. Raises MountError where pyfuse3 has made it without the extension."""
     if not EXTENSION.found()[0]:
-        raise MountError("pyfuse3 was built with another libfuse than the extension: run scripts/setup again")
+        raise MountError(f"pyfuse3 was built with another libfuse than the extension: {_BUILT_ANEW}")
 
 
 def connections() -> set[int]:

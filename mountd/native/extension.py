@@ -19,7 +19,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from hfs.mountd.base.errors import MountError
-from hfs.mountd.native.linkage import why_not_one_libfuse
 
 _OWN = "hfs.mountd.native"
 _WHEEL = "hfs_native"
@@ -53,16 +52,11 @@ def load() -> ModuleType:
     if "pyfuse3" in sys.modules:
         raise MountError("pyfuse3 was loaded before the daemon's C extension, which must stand in front of its libfuse")
     prefer_bundled_pyfuse3()
-    ours, theirs = find(), importlib.util.find_spec("pyfuse3")
-    if theirs is None or theirs.origin is None:
-        raise MountError(f"pyfuse3 is not there: {_BUILD}")
-    reason = why_not_one_libfuse(str(ours.origin), theirs.origin)
-    if reason is not None:
-        raise MountError(reason)
+    found = find()
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_GLOBAL)
     try:
-        extension = importlib.import_module(ours.name)
+        extension = importlib.import_module(found.name)
     except ImportError as error:
         raise MountError(f"the daemon's C extension cannot be loaded: {error}: {_BUILD}") from error
     finally:

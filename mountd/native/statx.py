@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.version import stored_ns
+from hfs.mountd.native.beneath import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 from hfs.mountd.native.libc import checked, libc
-from hfs.mountd.native.openat2 import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 
 _AT_EMPTY_PATH = 0x1000
 _WANTED = 0x001 | 0x040 | 0x080 | 0x100 | 0x200  # STATX_TYPE, _MTIME, _CTIME, _INO, _SIZE

@@ -26,7 +26,7 @@ from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.native import small_files as small_native
-from hfs.mountd.native.openat2 import CACHED, How, open_now
+from hfs.mountd.native.beneath import CACHED, How, open_now
 
 _OBJECTS = "objects"
 _ASIDE = "objects.broken-"

@@ -30,7 +30,7 @@ LOADED: dict[str, Any] = {
     "passthrough": True,
     "version": "3.17.2",
     "pyfuse3": "3.5.0",
-    "libfuse": ["/lib/libfuse3.so.3.17.2"],
+    "libfuse": "/lib/libfuse3.so.3.17.2",
 }
 
 
