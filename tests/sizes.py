@@ -57,7 +57,7 @@ BUDGETS = {
     "mountd/ledger": 1071,
     "mountd/monitoring": 955,
     "mountd/namespace": 4536,
-    "mountd/native": 604,
+    "mountd/native": 447,
     "mountd/peers": 1987,
     "mountd/source": 3458,
     "mountd/supervisor": 3950,
