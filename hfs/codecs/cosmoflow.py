@@ -26,9 +26,9 @@ from hfs.codecs.codec import (
     in_threads,
     to_device,
 )
+from hfs.policies.codecs import Unencodable
 from hfs.policies.codecs import cosmoflow as kernel
 from hfs.policies.codecs.cosmoflow import GROUP, Tables
-from hfs.policies.codecs.errors import Unencodable
 
 _STEP = 1 << 16
 """Voxels that a thread takes at least: half a millisecond."""

@@ -24,10 +24,10 @@ from hfs.codecs.codec import (
     in_threads,
     to_device,
 )
+from hfs.policies.codecs import Unencodable
 from hfs.policies.codecs import deepcam as kernel
 from hfs.policies.codecs.deepcam import CONSTANT, RAW, UNITS, Lines
 from hfs.policies.codecs.deepcam_encoding import encode
-from hfs.policies.codecs.errors import Unencodable
 
 _PARTS = tuple(field.name for field in fields(Lines) if field.name != "length")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hfs.codecs.codec import Array, Codec, CodecError, SampleEntry, WantedOutput
-from hfs.policies.codecs.errors import Unencodable
+from hfs.policies.codecs import Unencodable
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 

@@ -16,7 +16,7 @@ import numpy as np
 from hfs.codecs import registry
 from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, SampleEntry, Torch, WantedOutput, to_device
 from hfs.codecs.container import pack, unpack
-from hfs.policies.codecs.errors import Unencodable
+from hfs.policies.codecs import Unencodable
 
 MAIN = "data"
 """Name of the encoded array where the caller gives none."""

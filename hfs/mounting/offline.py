@@ -22,7 +22,7 @@ from hfs.mountd.ledger import Hold, caches_below
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 from hfs.mounting.cache_root import cache_root
 from hfs.mounting.held import held
-from hfs.policies.cache.lru import Lru
+from hfs.policies.cache.evictions import Lru
 
 News = Callable[[Progress | Rows], None]
 

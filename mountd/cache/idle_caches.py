@@ -17,7 +17,7 @@ from hfs.mountd.cache.objects import RunInThread
 from hfs.mountd.cache.opening import open_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import Ledger
-from hfs.policies.cache.lru import Lru
+from hfs.policies.cache.evictions import Lru
 
 log = logging.getLogger(__name__)
 

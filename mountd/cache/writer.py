@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import trio
 import xxhash
 
@@ -22,13 +23,37 @@ from hfs.mountd.cache.writing import WriteJob, fail_batch, hole_job, write_batch
 from hfs.mountd.core.background import call_guarded, note_fault
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.cache.holes import data_of, hole_blocks
-from hfs.policies.prefetch.path_filter import PathFilter
 
 _HOLES_AT_ONCE = 256
 """Chunks of zeros: 5 ms of the event loop before they are written, and 5 ms after it."""
 
 _HOLES_A_COMMIT = 4 * _HOLES_AT_ONCE
 """10 ms of it, and a transaction."""
+
+
+_BITS = 26
+
+
+class PathFilter:
+    """Which paths may have been seen before: one bit for each of 67 million hashes, so that nobody keeps the paths.
+
+    Says yes of every path that was added, and by chance of some others: of one in 50 when a million were. Eight
+    megabytes, whatever comes. Paths are given as 64-bit hashes, every bit of which must depend on all of the path.
+    """
+
+    def __init__(self) -> None:
+        # Of NumPy, whose zeros take no memory before they are written to; a view, since its items are plain numbers.
+        self._bits = np.zeros(1 << (_BITS - 3), np.uint8).data
+
+    def add(self, path_hash: int) -> None:
+        """One more."""
+        bit = path_hash >> (64 - _BITS)
+        self._bits[bit >> 3] |= 1 << (bit & 7)
+
+    def __contains__(self, path_hash: int) -> bool:
+        """False: it was not added."""
+        bit = path_hash >> (64 - _BITS)
+        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
 
 
 class StagedWriter:

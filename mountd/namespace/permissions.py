@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.errors import ConfigError, SourceError, VersionChanged
@@ -26,7 +26,6 @@ from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Node, expire
 from hfs.mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
-from hfs.policies.permissions import why_not_by_mode
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,18 @@ _OTHERS = 0o077
 _MAX_SYSTEMS = 4096
 """File systems below SOURCE that are remembered: snapshots and automounts may come and go for months."""
 
+_BY_MODE = {
+    *("ext2", "ext3", "ext4", "xfs", "btrfs", "bcachefs", "f2fs", "jfs", "nilfs2", "reiserfs", "zfs", "ocfs2", "gfs2"),
+    *("squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "minix"),
+    *("vfat", "msdos", "exfat", "ntfs3", "hfsplus"),
+    *("tmpfs", "ramfs", "overlay", "devtmpfs", "proc", "sysfs", "cgroup2", "autofs", "virtiofs"),
+    *("lustre", "ceph", "beegfs"),
+}
+"""Their own permission check is the kernel's generic one. Not here, on purpose: nfs, nfs4, cifs, smb3, 9p, afs, gpfs,
+panfs, wekafs and whatever comes next."""
+
+_POSIX = {"system.posix_acl_access", "system.posix_acl_default"}
+
 Asker = tuple[int, int, int]
 """fsuid, fsgid and thread id of a request, as the kernel says them."""
 
@@ -45,6 +56,27 @@ Asker = tuple[int, int, int]
 def wanted_by(flags: int) -> WantedAccess:
     """What an open with these flags is for."""
     return WantedAccess.RUN if flags & _FMODE_EXEC else WantedAccess.READ
+
+
+def why_not_by_mode(kind: str, options: Iterable[str], xattrs: Iterable[str]) -> str | None:
+    """Why mode bits and POSIX ACLs do not say all about permissions there; None if they do.
+
+    A mount with `default_permissions` lets a user do what these allow. On a file system that knows more (NFSv4 ACLs, a
+    server that decides by the user's name) mode bits are a summary, and may allow what is denied. So a file system must
+    be known to be decided by them alone; of all others, also of those that nobody here has heard of, the user is asked
+    for.
+
+    `kind`: as mountinfo names the file system. `options`: those of its superblock. `xattrs`: names of the extended
+    attributes of one of its files, as many as there are.
+    """
+    for name in xattrs:
+        if name.startswith("system.") and "acl" in name and name not in _POSIX:
+            return f"{kind} has ACLs of another kind ({name})"
+    if kind == "fuse" or kind == "fuseblk" or kind.startswith("fuse."):
+        if "default_permissions" in options:
+            return None
+        return f"{kind} decides itself about permissions (it is mounted without default_permissions)"
+    return None if kind in _BY_MODE else f"{kind} decides itself about permissions"
 
 
 class Permissions:

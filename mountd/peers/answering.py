@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
 
 import trio
@@ -17,7 +19,6 @@ from hfs.mountd.base.errors import HfsError
 from hfs.mountd.base.version import Version
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.peers.allowance import ByteAllowance
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from hfs.mountd.peers.transport import Transport
 from hfs.policies.geometry import Extent
@@ -142,3 +143,24 @@ class Answering:
     async def _unstick(self, sender: int, taken: trio.Event) -> None:
         await taken.wait()
         self._stuck[sender] -= 1
+
+
+class ByteAllowance:
+    """So many bytes of memory may be taken at a time for one purpose; more have to wait. Event loop only."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._freed = trio.lowlevel.ParkingLot()
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """`size` bytes are taken within. Waits while others have too many; alone, any size is allowed."""
+        while self._used_bytes and self._used_bytes + size > self._limit_bytes:
+            await self._freed.park()
+        self._used_bytes += size
+        try:
+            yield
+        finally:
+            self._used_bytes -= size
+            self._freed.unpark_all()

@@ -17,8 +17,7 @@ import trio
 from hfs.mountd.base.version import Version
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.peers.allowance import ByteAllowance
-from hfs.mountd.peers.answering import Answering, ChunkAnswers
+from hfs.mountd.peers.answering import Answering, ByteAllowance, ChunkAnswers
 from hfs.mountd.peers.asking import PeerAnswer, PeerAsking
 from hfs.mountd.peers.cluster_view import JobView
 from hfs.mountd.peers.joining import Agreed, JobLimits

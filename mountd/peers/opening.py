@@ -6,7 +6,9 @@ A daemon that cannot start tells the others why in place of joining, so that nob
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import metadata
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import trio
 
 from hfs.mountd.base.errors import sole
+from hfs.mountd.core.config.loading import survives_lost_daemons
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.peers.cluster_view import ClusterView, LoneView
 from hfs.mountd.peers.job import JobPeers
@@ -26,6 +29,10 @@ log = logging.getLogger(__name__)
 
 _JOIN_LIMIT_S = 120.0
 """Between the start of MPI and joining lies the opening of source and cache: a damaged index is made anew meanwhile."""
+_MPI_END_S = 100.0
+"""Below the 120 s in which `hfs umount` expects the daemon to end."""
+_END_TOGETHER_S = 2.0
+"""Where all are ended at the same time, as a launcher does, they end as MPI wants it."""
 _FAULT_LIMIT_S = 10.0
 
 
@@ -153,3 +160,24 @@ async def open_joining(peers: str, generation: int) -> AsyncIterator[Joining]:
     finally:
         transport.leave_nowait()  # once more where it is said already: nobody counts
         transport.end()
+
+
+def end_mpi(joining: Joining) -> None:
+    """End this daemon's part; does not return where the others go on.
+
+    MPI's end waits for the daemons of all nodes, whose mounts may be used for hours still. So it comes when all else
+    has ended, without an event loop.
+    """
+    if joining.transport is None:
+        return
+    alone = joining.transport.count == 1
+    if sys.exc_info()[0] is not None:
+        joining.transport.wait_ended(_END_TOGETHER_S)
+        return  # what went wrong is told, and mpirun sees that it did
+    if joining.transport.wait_ended(_END_TOGETHER_S if survives_lost_daemons() and not alone else _MPI_END_S):
+        return
+    if not survives_lost_daemons():
+        log.warning("peers: others go on, and without mpirun --with-ft ulfm they end with this daemon")
+    # Unmounted, the cache closed: nothing is left to do but to wait for the others in MPI_Finalize.
+    logging.shutdown()
+    os._exit(0)

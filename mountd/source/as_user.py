@@ -1,6 +1,6 @@
 """Asking the source as another user: may it open this, list it, follow it, read its attributes?
 
-For file systems whose mode bits do not say all (policies/permissions.py). The whole way from SOURCE is walked as that
+For file systems whose mode bits do not say all (namespace/permissions.py). The whole way from SOURCE is walked as that
 user, as a program of the user's would, and what it ends at must be the inode that the question is about, and the same
 version of it: otherwise a name that somebody has swapped, or a file that was written anew and given to others, would
 answer for the bytes that were there before. Opening is what really asks: an NFS server decides at OPEN, a FUSE one too,

@@ -13,7 +13,7 @@ Nothing proves it for memory (tmpfs), for layers (overlay), for FUSE file system
 for a device whose contents may not be read. Their identity is random: good for as long as the mount, and inherited by
 nobody. st_dev proves nothing: it is given to another mount as soon as it is free.
 
-`look_at` tells what kind of file system something lies on, for policies/permissions.py. Everything here blocks.
+`look_at` tells what kind of file system something lies on, for namespace/permissions.py. Everything here blocks.
 """
 
 from __future__ import annotations

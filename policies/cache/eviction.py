@@ -1,5 +1,5 @@
 """What must go: which staged files make room, in which order. What all policies share, and what a policy says; the
-policies are the files beside this that `evictions.py` names.
+policies are in `evictions.py`.
 
 What an order of a learner names (`mountd/hints/space_reservation.py`) is no business of theirs: it goes when the order
 says so. When the room is no longer ours (others fill the disk, the size was lowered) each gives up what is in use too.

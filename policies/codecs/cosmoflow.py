@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hfs.policies.codecs.errors import Unencodable
+from hfs.policies.codecs import Unencodable
 
 GROUP = 4
 """Counts of a group: the four redshifts."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hfs.policies.codecs.errors import Unencodable
+from hfs.policies.codecs import Unencodable
 
 RAW = 0
 """Segments of a line that is kept as it was."""

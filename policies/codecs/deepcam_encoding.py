@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hfs.policies.codecs import Unencodable
 from hfs.policies.codecs.deepcam import CONSTANT, LARGEST, LONGEST, RAW, UNITS, Lines, decode
-from hfs.policies.codecs.errors import Unencodable
 
 _BLOCK = 16
 """Segments begin at multiples of this: what a cut costs is looked at 72 times a line of 1152 and not 1151 times."""

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hfs.policies.codecs import cosmoflow
+from hfs.policies.codecs import Unencodable, cosmoflow
 from hfs.policies.codecs.cosmoflow import GROUP, PLAIN, Tables, decode, encode
-from hfs.policies.codecs.errors import Unencodable
 
 
 def restored(tables: Tables, channels: int, pieces: int = 1, *, channels_first: bool = False) -> Any:

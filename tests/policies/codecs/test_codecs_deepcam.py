@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from hfs.policies.codecs import Unencodable
 from hfs.policies.codecs.deepcam import CONSTANT, LARGEST, RAW, UNITS, Lines, decode
 from hfs.policies.codecs.deepcam_encoding import CODES, encode
-from hfs.policies.codecs.errors import Unencodable
 
 
 def restored(lines: Lines, dtype: Any = np.float32, first: int = 0, last: int | None = None) -> Any:

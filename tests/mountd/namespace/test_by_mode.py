@@ -2,7 +2,7 @@
 
 import pytest
 
-from hfs.policies.permissions import why_not_by_mode
+from hfs.mountd.namespace.permissions import why_not_by_mode
 
 POSIX = ["security.selinux", "system.posix_acl_access", "system.posix_acl_default", "user.acl"]
 

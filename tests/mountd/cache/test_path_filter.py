@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-from hfs.policies.prefetch.path_filter import PathFilter
+from hfs.mountd.cache.writer import PathFilter
 
 
 def test_all_that_was_added_and_little_else() -> None:
