@@ -46,7 +46,7 @@ BUDGETS = {
     "mountd": 22,
     "mountd/base": 454,
     "mountd/cache": 10213,
-    "mountd/control": 2826,
+    "mountd/control": 2737,
     "mountd/core": 3401,
     "mountd/daemon": 2197,
     "mountd/fetch": 3952,

@@ -31,7 +31,7 @@ def held(entry: Listed) -> Held:
             return Held(int(staged["room_bytes"]), int(staged.get("pinned_bytes", 0)))
         except (HfsError, KeyError, TypeError, ValueError, AttributeError):
             pass  # another user's daemon may say what it likes
-    return Held(entry.grant.used_bytes, entry.pinned_bytes)
+    return Held(entry.grant.used_bytes, entry.claims.pinned_bytes)
 
 
 def _is_socket_of(path: bytes, owner: int) -> bool:

@@ -47,7 +47,7 @@ def sweep(root_path: str, expire_s: float, *, dry_run: bool, others: TimeForOthe
 
 def _is_expired(entry: Listed, expire_s: float) -> bool:
     old = entry.grant.used_s < time.time() - expire_s
-    return old and not entry.running and entry.grant.used_bytes > entry.pinned_bytes
+    return old and not entry.running and entry.grant.used_bytes > entry.claims.pinned_bytes
 
 
 def _evicted(root_path: str, expire_s: float, uid: int, limit_s: float) -> str:

@@ -7,7 +7,7 @@ the index costs staging, never a read. It never asks the source. `index` holds t
 from hfs.mountd.cache.arrivals import Arrival, Arrivals
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.checking import CheckedFile
-from hfs.mountd.cache.grants import Grants, Others
+from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.idle_caches import evict_idle
 from hfs.mountd.cache.index import StagedRow, Stamp
 from hfs.mountd.cache.kept_attributes import SeenObject
@@ -24,7 +24,6 @@ __all__ = [
     "CacheStatus",
     "CheckedFile",
     "Grants",
-    "Others",
     "SeenObject",
     "Shrinker",
     "StagedFile",

@@ -147,18 +147,22 @@ class Evictor:
             self._more.set()
 
     async def watch(self) -> None:
-        """Ask the disk what it has free. Never returns."""
+        """Ask the disk what it has free, and other caches what they lack. Never returns."""
         looked_at_bytes, looked_at_s = -1, 0.0
         while True:
             await trio.sleep(_LOOK_EVERY_S)
             now = trio.current_time()
             put_bytes = self._context.metrics["staging_put_bytes"]
-            if put_bytes == looked_at_bytes and now - looked_at_s < _LOOK_IDLE_EVERY_S:
+            is_asked = self._grants is not None and await self._grants.is_asked()
+            if put_bytes == looked_at_bytes and now - looked_at_s < _LOOK_IDLE_EVERY_S and not is_asked:
                 continue
             looked_at_bytes, looked_at_s = put_bytes, now
             await self.look()
             if self._grants is not None:
-                await self._grants.keep()
+                try:
+                    await self._grants.keep(self._make_room_for_good)
+                except IndexFailed as error:
+                    self._context.health.index_failed(error, "choosing what to evict")
             if self._context.room.over_bytes():
                 self._more.set()
 
@@ -191,13 +195,8 @@ class Evictor:
             elif self._telling.leavers.awaited_bytes:
                 pass  # what wants room finds it in a moment
             elif self.need_bytes()[0]:
-                asks_again_s = None if self._grants is None else self._grants.asks_again_s
-                self._fruitless_until = trio.current_time() + (asks_again_s or FRUITLESS_S)
+                self._fruitless_until = trio.current_time() + FRUITLESS_S
             self._wanted_bytes, self._idle_s = 0, IDLE_S
-
-    async def yield_room(self, asked_bytes: int) -> int:
-        """Give so much of a shared size back to others, what is needed last; how much it is."""
-        return 0 if self._grants is None else await self._grants.yield_room(asked_bytes, self._make_room_for_good)
 
     async def make_room(self, wanted_bytes: int = 0) -> int:
         """Evict as much as is needed now, as far as the policy allows. Returns the bytes given back."""

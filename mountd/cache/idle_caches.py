@@ -16,7 +16,7 @@ from hfs.mountd.cache.cache import CacheSettings
 from hfs.mountd.cache.objects import RunInThread
 from hfs.mountd.cache.opening import open_cache
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.ledger import Ledger
+from hfs.mountd.ledger import CacheRoot
 from hfs.policies.cache.evictions import Lru
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,11 @@ _SLICE_BYTES = 256 << 20
 _LONGEST_S = 1.0
 
 
-async def evict_idle(ledger: Ledger, name: str, path: str, wanted_bytes: int, run_in_thread: RunInThread) -> None:
-    """Give up so much of the cache `name` at `path`, as far as a second goes, and write down what is left."""
+async def evict_idle(root: CacheRoot, run_in_thread: RunInThread, name: str, wanted_bytes: int) -> None:
+    """Give up so much of the cache `name`, as far as a second goes, and write down what is left."""
+    path = root.path_of(name)
     try:
-        hold = await run_in_thread(ledger.hold, name)
+        hold = await run_in_thread(root.ledger.hold, name)
     except (OSError, HfsError):
         return  # it has a daemon by now, or another owner
     try:

@@ -8,7 +8,6 @@ from hfs.mountd.control.cluster import ClusterStatus
 from hfs.mountd.control.control import Commands, serve
 from hfs.mountd.control.estimate import WarmEstimate
 from hfs.mountd.control.listening import socket_path
-from hfs.mountd.control.neighbours import NeighbourDaemons
 from hfs.mountd.control.own_xattrs import OwnXattrs
 from hfs.mountd.control.recordings import Recordings
 from hfs.mountd.control.refresh import RefreshWork
@@ -23,7 +22,6 @@ __all__ = [
     "ClusterStatus",
     "Commands",
     "CounterStatus",
-    "NeighbourDaemons",
     "OwnXattrs",
     "Recordings",
     "RefreshWork",

@@ -112,10 +112,6 @@ class CacheCommands:
             named.append(found)
         return named
 
-    async def yield_room(self, asked_bytes: int) -> Result:
-        """Give room back to other caches of the same root."""
-        return Result(bytes=await self._cache.evictor.yield_room(asked_bytes))
-
     async def check(self, paths: Sequence[bytes], against_source: bool, report: Report) -> Result:
         """Verify the checksums of what is staged, and with `against_source` that the source has the same bytes."""
         progress = ProgressCounter()

@@ -50,7 +50,6 @@ from hfs.mountd.wire.protocol import (
     Status,
     Unpin,
     Warm,
-    Yield,
 )
 
 log = logging.getLogger(__name__)
@@ -229,8 +228,6 @@ class _Gate:
                     return await commands.refreshing.refresh(request.paths)
                 case Check():
                     return await commands.cache.check(request.paths, request.against_source, report)
-                case Yield():
-                    return await commands.cache.yield_room(request.bytes)
                 case List():
                     return await commands.cache.list(request.paths, report)
                 case Record():

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
 from hfs.mountd.base.errors import CacheInUse, MountError
 from hfs.mountd.cache import Grants, evict_idle
-from hfs.mountd.control import NeighbourDaemons
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.daemon.basics import Basics
-from hfs.mountd.ledger import Board, CacheRoot, Listed, Notices, Registration, ServedSource, cache_name
+from hfs.mountd.ledger import Board, CacheRoot, NeighbourWaits, Registration, ServedSource, cache_name
 from hfs.mountd.source import Source
+from hfs.policies.prefetch.yielding import Waits
 
 
 class OwnCache:
@@ -31,7 +31,7 @@ class OwnCache:
         self,
         path: str,
         grants: Grants | None,
-        board: Board | Alone,
+        exchange: Callable[[Waits, Waits], dict[str, NeighbourWaits] | None],
         registration: Registration | None,
         serving: ServedSource,
         absent: str | None = None,
@@ -40,7 +40,8 @@ class OwnCache:
     ) -> None:
         self.path = path
         self.grants = grants
-        self.board = board
+        self.exchange = exchange
+        """Tell the others how readers wait, and hear of theirs."""
         self.absent = absent
         """Why there is none; None: there is."""
         self.shared = shared
@@ -54,36 +55,13 @@ class OwnCache:
             self._registration.serves(msgspec.structs.replace(self._serving, control=os.fsencode(control)))
 
 
-class Alone:
-    """In the place of a board of which nothing can be had."""
-
-    is_alone = True
-
-    def exchange(self, source: Waits, disk: Waits) -> dict[str, Notices]:  # noqa: ARG002 - as of any board
-        """Nobody hears it."""
-        return {}
-
-
-class _Others:
-    """As `mountd.cache.Others`."""
-
-    def __init__(self, root: CacheRoot, basics: Basics) -> None:
-        self._root = root
-        self._run_in_thread = basics.workers.run_sync
-        self._neighbours = NeighbourDaemons(basics.workers.run_patient)
-
-    async def evict_idle(self, name: str, wanted_bytes: int) -> None:
-        await evict_idle(self._root.ledger, name, self._root.path_of(name), wanted_bytes, self._run_in_thread)
-
-    async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
-        if entry.serving is None or not entry.serving.control:
-            return None
-        return await self._neighbours.ask_to_yield(entry.serving.control, wanted_bytes)
+def _nobody(_source: Waits, _disk: Waits) -> None:
+    """Where there is no ledger nobody hears how readers wait."""
 
 
 def without(basics: Basics, source: Source, why: str) -> OwnCache:
     """None can be had."""
-    return OwnCache(basics.config.cache, None, Alone(), None, _identity(basics.config, source)[0], why)
+    return OwnCache(basics.config.cache, None, _nobody, None, _identity(basics.config, source)[0], why)
 
 
 @asynccontextmanager
@@ -92,10 +70,10 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
     run = basics.workers.run_sync
     root, registration, serving = await run(open_root, basics.config, source, basics.journal.generation > 0)
     try:
-        grants = Grants(registration, _Others(root, basics), run)
+        grants = Grants(registration, partial(evict_idle, root, run), run)
         with contextlib.closing(Board(root.ledger, registration, serving.device)) as board:
             path, shared = root.path_of(registration.name), root.directory.shared
-            yield OwnCache(path, grants, board, registration, serving, shared=shared)
+            yield OwnCache(path, grants, board.exchange, registration, serving, shared=shared)
     finally:
         registration.close()
         root.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +11,6 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.fetching import Fetching, fetching, hinting
@@ -21,13 +21,13 @@ from hfs.mountd.fetch import (
     FetchesAhead,
     Lending,
     LendingTerms,
-    NeighbourDemand,
     OwnWaits,
     Prefetch,
     SiblingFetches,
     SiblingWatch,
     SmallPipeline,
     SteppingBack,
+    WhatYields,
 )
 from hfs.mountd.files import (
     Delegations,
@@ -59,6 +59,7 @@ from hfs.mountd.peers import JobPeers
 from hfs.mountd.supervisor.table import places_of
 from hfs.policies.iomode import SMALL_BYTES
 from hfs.policies.prefetch.siblings import Siblings
+from hfs.policies.prefetch.yielding import Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class FileService:
     plane: DataPlane
     delegations: Delegations
     pipeline: SmallPipeline
-    neighbour_demand: NeighbourDemand
+    stepping_back: SteppingBack
     page_fill: PageFill
     pushers: Workers
     """For calls that wait until the kernel has locked what a request that we are to answer holds."""
@@ -142,7 +143,7 @@ async def open_file_service(
             plane,
             delegations,
             pipeline,
-            _neighbour_demand(basics, storage, fetch.fetcher, pipeline, by_kernel.any),
+            _stepping_back(basics, storage, fetch.fetcher, pipeline, by_kernel.any),
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
         )
@@ -263,14 +264,14 @@ def _pipeline(
     return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics, heard)
 
 
-def _neighbour_demand(
+def _stepping_back(
     basics: Basics,
     storage: Storage,
     fetcher: Fetcher,
     pipeline: SmallPipeline,
     kernel_reads_objects: Callable[[], bool],
-) -> NeighbourDemand:
-    threads = storage.cache.context.threads
+) -> SteppingBack:
+    threads, turns = storage.cache.context.threads, fetcher.turns
     directory = storage.cache.context.disk.directory
     reads = DiskReads(os.fstat(directory).st_dev if directory >= 0 else 0)
 
@@ -280,14 +281,17 @@ def _neighbour_demand(
         # Those of files that the kernel reads by itself it alone knows.
         return OwnWaits(source, threads.waits.beside(reads.look(counts=kernel_reads_objects())))
 
-    stepping_back = SteppingBack(
-        fetcher.turns,
-        pipeline,
-        threads.step_back,
-        storage.queue.demand_served_nowait,
-        threads=basics.config.prefetch_threads,
-    )
-    return NeighbourDemand(storage.own_cache.board, stepping_back, own_waits, basics.metrics, basics.workers.run_sync)
+    def fetch(share: float) -> None:
+        turns.set_limit(math.inf if share >= 1 else max(1, int(basics.config.prefetch_threads * share)))
+        pipeline.set_share(share)
+        storage.queue.demand_served_nowait()
+
+    def stage(share: float) -> None:
+        threads.step_back(share)
+        storage.fetches.store_at_once(share < 1)
+
+    what = WhatYields(lambda: turns.taken > 0 or pipeline.jobs > 0, fetch, stage)
+    return SteppingBack(storage.own_cache.exchange, what, own_waits, basics.metrics, basics.workers.run_sync)
 
 
 def _unused_pages(storage: Storage, names: NameService, pushers: Workers, device: DevFuse) -> UnusedPages:

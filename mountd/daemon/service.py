@@ -132,7 +132,7 @@ async def open_service(
                     ahead_bytes=config.buffer_bytes // 2,
                 ),
             )
-            start_for_life(nursery, "demand of neighbours", files.neighbour_demand.run)
+            start_for_life(nursery, "stepping back", files.stepping_back.run)
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             watch = CacheWatch(basics, storage.source, storage.own_cache, storage.cache, storage.settings)
             yield Service(basics, names, files, storage.changed, control.daemon, device.get(), fuse, ending, watch)

@@ -14,7 +14,6 @@ from hfs.mountd.fetch.fetches_ahead import FetchesAhead
 from hfs.mountd.fetch.history import History
 from hfs.mountd.fetch.lending import Lending, LendingTerms
 from hfs.mountd.fetch.misses import Misses
-from hfs.mountd.fetch.neighbour_demand import NeighbourDemand, OwnWaits
 from hfs.mountd.fetch.prefetch import Prefetch
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
 from hfs.mountd.fetch.resolver import Ensured, Resolved, Resolver
@@ -27,7 +26,7 @@ from hfs.mountd.fetch.small_files_demand import SmallDemand
 from hfs.mountd.fetch.small_pipeline import SmallPipeline, Staged
 from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.mountd.fetch.status import FetchStatus
-from hfs.mountd.fetch.stepping_back import SteppingBack
+from hfs.mountd.fetch.stepping_back import OwnWaits, SteppingBack, WhatYields
 from hfs.mountd.fetch.unsized import Unsized
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "Lending",
     "LendingTerms",
     "Misses",
-    "NeighbourDemand",
     "OwnWaits",
     "Owners",
     "PageCache",
@@ -69,4 +67,5 @@ __all__ = [
     "Staged",
     "SteppingBack",
     "Unsized",
+    "WhatYields",
 ]

@@ -1,7 +1,7 @@
 """The prefetch workers: a bounded number of tasks that fetch what the prefetch queue holds.
 
 All but readahead windows pause while a demand read waits for a source thread, or none of the turns is free that are
-left while readers of other mounts wait (`neighbour_demand`). What a worker does for a request stands
+left while readers of other mounts wait (`stepping_back`). What a worker does for a request stands
 in `fetches_ahead`; what hints foresee is theirs (`Foresight`, handed in by the daemon). An error of a prefetch is
 nobody's error: a demand read will meet it again.
 """

@@ -153,10 +153,6 @@ class SmallPipeline:
         self._share = share
         self._fetches.set_ahead_threads(max(1, int(self._ahead_threads * share)))
 
-    def store_at_once(self, at_once: bool) -> None:
-        """See `SmallFetches`."""
-        self._fetches.store_at_once(at_once)
-
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
         return self.on and await self._lending.lend(directory)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hfs.mountd.core.waits import Waits
+from hfs.policies.prefetch.yielding import Waits
 
 _BY_NUMBER = Path("/sys/dev/block")
 _READS, _READ_MS = 0, 3

@@ -5,22 +5,22 @@ tell each other how their readers wait. It knows nothing of what the caches hold
 only: commands look at it before there is a daemon.
 """
 
-from hfs.mountd.ledger.board import Board
+from hfs.mountd.ledger.board import Board, NeighbourWaits
 from hfs.mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
-from hfs.mountd.ledger.notice import Notice, Notices
-from hfs.mountd.ledger.record import Grant, ServedSource
+from hfs.mountd.ledger.record import Claims, Grant, Notice, ServedSource
 from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below, has_ledger
 
 __all__ = [
     "Board",
     "CacheRoot",
+    "Claims",
     "Grant",
     "Hold",
     "Ledger",
     "LedgerBusy",
     "Listed",
+    "NeighbourWaits",
     "Notice",
-    "Notices",
     "Registration",
     "ServedSource",
     "Taken",

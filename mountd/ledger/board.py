@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.ledger.ledger import Ledger, Registration
-from hfs.mountd.ledger.notice import Notice, Notices, read_notices
+from hfs.mountd.ledger.record import Notice, read_notice
+from hfs.policies.prefetch.yielding import Waits
 
 _LOOK_NS = 1_000_000_000
 """How often it is looked who is there: a file is opened for each record."""
@@ -26,6 +27,14 @@ every twentieth of a second, by daemons that may be late."""
 
 _MOST_HEARD = 64
 """Each keeps a descriptor open."""
+
+
+class NeighbourWaits(NamedTuple):
+    """How the readers of one neighbour wait."""
+
+    source: Waits | None
+    """None: for another server than ours."""
+    disk: Waits
 
 
 class Board:
@@ -43,20 +52,15 @@ class Board:
         self._registration = registration
         self._device = device
         self._clock_ns = clock_ns
-        self._heard: dict[str, int] = {}
+        self._records: dict[str, int] = {}
         """Descriptors of the others' records, by name."""
         self._same_source: set[str] = set()
         """Those of them that wait for the same server."""
         self._looked_ns: int | None = None
         self._told: tuple[Waits, Waits] | None = None
 
-    @property
-    def is_alone(self) -> bool:
-        """There was nobody to tell when it was looked last."""
-        return not self._heard
-
-    def exchange(self, source: Waits, disk: Waits) -> dict[str, Notices]:
-        """Tell how ours wait, if there is anybody to tell, and hear of theirs, by name: what is fresh, and concerns us.
+    def exchange(self, source: Waits, disk: Waits) -> dict[str, NeighbourWaits] | None:
+        """Tell how ours wait, and hear of theirs, by name: what is fresh. None: there is nobody to tell.
 
         Raises OSError where our own record, or the folder, cannot be read or written.
         """
@@ -64,41 +68,39 @@ class Board:
         if self._looked_ns is None or now_ns >= self._looked_ns + _LOOK_NS:
             self._looked_ns = now_ns
             self._look()
-        if not self._heard:
-            return {}
+        if not self._records:
+            return None
         # Who only waits on says so again; who has nothing new to say becomes out of date.
         if source.waiting or disk.waiting or self._told != (source, disk):
             self._told = source, disk
-            self._registration.tell(now_ns, source, disk)
-        heard = {name: self._hear(name, now_ns) for name in self._heard}
-        return {name: notices for name, notices in heard.items() if any(notices)}
+            self._registration.tell(Notice(now_ns, source, disk))
+        heard = {name: self._hear(name, now_ns) for name in self._records}
+        return {name: waits for name, waits in heard.items() if waits is not None}
 
-    def _hear(self, name: str, now_ns: int) -> Notices:
+    def _hear(self, name: str, now_ns: int) -> NeighbourWaits | None:
         try:
-            source, disk = read_notices(self._heard[name])
+            notice = read_notice(self._records[name])
         except OSError:
-            return Notices(None, None)
-        return Notices(_fresh(source, now_ns) if name in self._same_source else None, _fresh(disk, now_ns))
+            return None
+        if notice is None or not now_ns - _GOOD_NS <= notice.told_ns <= now_ns + _GOOD_NS:
+            return None
+        return NeighbourWaits(notice.source if name in self._same_source else None, notice.disk)
 
     def _look(self) -> None:
-        others = [entry for entry in self._ledger.listed() if entry.running and entry.name != self._registration.name]
+        others = [entry for entry in self._registration.others() if entry.running]
         names = [entry.name for entry in others]
         self._same_source = {e.name for e in others if e.serving is not None and e.serving.device == self._device}
         # Our user's first: others may keep as many records there as they like.
         names.sort(key=lambda name: (name.partition("-")[0] != str(os.geteuid()), name))
         there = set(names[:_MOST_HEARD])
-        for name in self._heard.keys() - there:
-            os.close(self._heard.pop(name))
-        for name in there - self._heard.keys():
+        for name in self._records.keys() - there:
+            os.close(self._records.pop(name))
+        for name in there - self._records.keys():
             if (fd := self._ledger.open_record(name)) is not None:
-                self._heard[name] = fd
+                self._records[name] = fd
 
     def close(self) -> None:
         """Hear nobody any more."""
-        for fd in self._heard.values():
+        for fd in self._records.values():
             os.close(fd)
-        self._heard.clear()
-
-
-def _fresh(notice: Notice | None, now_ns: int) -> Notice | None:
-    return notice if notice is not None and now_ns - _GOOD_NS <= notice.told_ns <= now_ns + _GOOD_NS else None
+        self._records.clear()

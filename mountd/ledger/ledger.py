@@ -31,18 +31,19 @@ from typing import NamedTuple
 
 from hfs.mountd.base.errors import StagingError
 from hfs.mountd.core.path_steps import stat_name
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.ledger import folder
 from hfs.mountd.ledger.locks import OwnLocks
-from hfs.mountd.ledger.notice import write_notices
 from hfs.mountd.ledger.record import (
+    Claims,
     Grant,
+    Notice,
     ServedSource,
+    read_claims,
     read_grant,
-    read_pinned,
     read_serving,
+    write_claims,
     write_grant,
-    write_pinned,
+    write_notice,
     write_serving,
 )
 from hfs.policies.cache.sharing import grant_bytes
@@ -77,8 +78,7 @@ class Listed(NamedTuple):
     serving: ServedSource | None
     running: bool
     """It has a daemon."""
-    pinned_bytes: int = 0
-    """Of what it holds, what it gives up for nobody."""
+    claims: Claims = Claims(0, 0)
 
     @property
     def owner(self) -> int:
@@ -275,7 +275,7 @@ class Ledger:
             grant = read_grant(fd)
             if grant is None:
                 return None
-            entry = Listed(name, grant, read_serving(fd), False, read_pinned(fd))
+            entry = Listed(name, grant, read_serving(fd), False, read_claims(fd))
             if entry.is_ours:
                 return entry._replace(running=self._locks.is_held(name))
             try:
@@ -322,7 +322,7 @@ class Hold:
     def settle(self, used_bytes: int, pinned_bytes: int | None = None) -> None:
         """Bring its record down to what it holds. `pinned_bytes` None: as before. Raises OSError, LedgerBusy."""
         if pinned_bytes is not None:
-            write_pinned(self._fd, pinned_bytes)
+            write_claims(self._fd, Claims(pinned_bytes, 0))
         with self._ledger.locked():
             before = read_grant(self._fd)
             write_grant(self._fd, Grant(used_bytes, used_bytes, before.used_s if before is not None else 0))
@@ -367,17 +367,21 @@ class Registration:
         granted_bytes = max(min(granted_bytes, self.grant.granted_bytes), used_bytes)
         self.write(Grant(granted_bytes, used_bytes, int(time.time())))
 
-    def pins(self, pinned_bytes: int) -> None:
-        """So much of what it holds is given up for nobody. Raises OSError."""
-        write_pinned(self._fd, pinned_bytes)
+    def claim(self, claims: Claims) -> None:
+        """For the others to see. Raises OSError."""
+        write_claims(self._fd, claims)
+
+    def others(self) -> list[Listed]:
+        """The other caches. Raises OSError."""
+        return [entry for entry in self._ledger.listed() if entry.name != self.name]
 
     def serves(self, serving: ServedSource) -> None:
         """What is served now, and where. Raises OSError."""
         write_serving(self._fd, serving)
 
-    def tell(self, told_ns: int, source: Waits, disk: Waits) -> None:
+    def tell(self, notice: Notice) -> None:
         """For the board. Raises OSError."""
-        write_notices(self._fd, told_ns, source, disk)
+        write_notice(self._fd, notice)
 
     def write(self, grant: Grant) -> None:
         """For the ledger. Raises OSError."""

@@ -1,8 +1,7 @@
-"""What the ledger keeps of one cache, as bytes: its grant and its pins in a block of their own, what it is and serves
-behind that.
+"""What the ledger keeps of one cache, as bytes, each part with a checksum.
 
-A grant is written by one write of 40 bytes, which a kill does not cut in two; what follows may be cut, and is then not
-known. Both have a checksum.
+In a block of its own its grant, its claims, and how its readers wait; behind that what it is and serves. A grant is
+written by one write of 40 bytes, which a kill does not cut in two; what follows may be cut, and is then not known.
 """
 
 from __future__ import annotations
@@ -14,16 +13,22 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
-_MAGIC = b"hfs-room"
-_GRANT = struct.Struct("<8sQQQQ")  # magic, granted, used, last use, checksum of what is before
-_PINNED = struct.Struct("<QQ")  # bytes, checksum
-_PINNED_AT = 512
-"""Of its own sector."""
+from hfs.policies.prefetch.yielding import Waits
+
+_GRANT_MAGIC, _NOTICE_MAGIC = b"hfs-room", b"hfs-wait"
+_GRANT = struct.Struct("<8sQQQ")  # magic, granted, used, last use
+_CLAIM = struct.Struct("<Q")
+_CLAIMS_AT = 512
+"""Of their own sector, one behind the other. Earlier releases know the first alone."""
+_NOTICE = struct.Struct("<8sQQQQQQQ")  # magic, told, then waits, waited, waiting for the source and for the disk
+_NOTICE_AT = 1024
+_CHECKSUM_BYTES = 8
 _DETAIL_AT = 4096
 """Of its own block."""
 _HEAD = struct.Struct("<QQ")  # length, checksum
 _MAX_DETAIL_BYTES = 1 << 16
 """A dozen paths at most."""
+_MOST = (1 << 64) - 1
 
 
 class Grant(NamedTuple):
@@ -34,6 +39,25 @@ class Grant(NamedTuple):
     """As of the last time that its daemon wrote it down."""
     used_s: int = 0
     """Seconds since the epoch of the same."""
+
+
+class Claims(NamedTuple):
+    """What a cache claims of the room."""
+
+    pinned_bytes: int
+    """Of what it holds, what it gives up for nobody."""
+    lacks_bytes: int
+    """What it waits for that others hold beyond a fair share."""
+
+
+class Notice(NamedTuple):
+    """How the readers of a daemon wait."""
+
+    told_ns: int
+    """When it was written."""
+    source: Waits
+    disk: Waits
+    """For the disk of the cache."""
 
 
 class ServedSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,32 +75,40 @@ class ServedSource(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_grant(fd: int, grant: Grant) -> None:
     """Raises OSError."""
-    body = _GRANT.pack(_MAGIC, *grant, 0)[:-8]
-    os.pwrite(fd, body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little"), 0)
+    os.pwrite(fd, _sealed(_GRANT.pack(_GRANT_MAGIC, *grant)), 0)
 
 
 def read_grant(fd: int) -> Grant | None:
     """None: there is none, or it is damaged. Raises OSError."""
-    data = os.pread(fd, _GRANT.size, 0)
-    if len(data) < _GRANT.size or xxhash.xxh3_64_intdigest(data[:-8]).to_bytes(8, "little") != data[-8:]:
-        return None
-    magic, *figures, _ = _GRANT.unpack(data)
-    return Grant(*figures) if magic == _MAGIC else None
+    body = _unsealed(os.pread(fd, _GRANT.size + _CHECKSUM_BYTES, 0), _GRANT.size)
+    magic, *figures = _GRANT.unpack(body) if body is not None else (b"",)
+    return Grant(*figures) if magic == _GRANT_MAGIC else None
 
 
-def write_pinned(fd: int, pinned_bytes: int) -> None:
-    """How much of what the cache holds is not to be asked for. Raises OSError."""
-    body = pinned_bytes.to_bytes(8, "little")
-    os.pwrite(fd, _PINNED.pack(pinned_bytes, xxhash.xxh3_64_intdigest(body)), _PINNED_AT)
+def write_claims(fd: int, claims: Claims) -> None:
+    """Raises OSError."""
+    os.pwrite(fd, b"".join(_sealed(_CLAIM.pack(figure)) for figure in claims), _CLAIMS_AT)
 
 
-def read_pinned(fd: int) -> int:
+def read_claims(fd: int) -> Claims:
     """0 where nobody has said, or that is damaged. Raises OSError."""
-    data = os.pread(fd, _PINNED.size, _PINNED_AT)
-    if len(data) < _PINNED.size:
-        return 0
-    pinned_bytes, checksum = _PINNED.unpack(data)
-    return int(pinned_bytes) if xxhash.xxh3_64_intdigest(data[:8]) == checksum else 0
+    size = _CLAIM.size + _CHECKSUM_BYTES
+    data = os.pread(fd, 2 * size, _CLAIMS_AT)
+    bodies = (_unsealed(data[start : start + size], _CLAIM.size) for start in (0, size))
+    return Claims(*(0 if body is None else int.from_bytes(body, "little") for body in bodies))
+
+
+def write_notice(fd: int, notice: Notice) -> None:
+    """Raises OSError."""
+    figures = (min(max(0, figure), _MOST) for figure in (notice.told_ns, *notice.source, *notice.disk))
+    os.pwrite(fd, _sealed(_NOTICE.pack(_NOTICE_MAGIC, *figures)), _NOTICE_AT)
+
+
+def read_notice(fd: int) -> Notice | None:
+    """None: there is none, it is being written, or another release has written it. Raises OSError."""
+    body = _unsealed(os.pread(fd, _NOTICE.size + _CHECKSUM_BYTES, _NOTICE_AT), _NOTICE.size)
+    magic, *figures = _NOTICE.unpack(body) if body is not None else (b"",)
+    return Notice(figures[0], Waits(*figures[1:4]), Waits(*figures[4:])) if magic == _NOTICE_MAGIC else None
 
 
 def write_serving(fd: int, serving: ServedSource) -> None:
@@ -98,3 +130,12 @@ def read_serving(fd: int) -> ServedSource | None:
         return msgspec.msgpack.decode(body, type=ServedSource)
     except msgspec.MsgspecError:
         return None
+
+
+def _sealed(body: bytes) -> bytes:
+    return body + xxhash.xxh3_64_intdigest(body).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def _unsealed(data: bytes, size: int) -> bytes | None:
+    """The body of so many bytes; None: it is cut short or damaged."""
+    return data[:size] if _sealed(data[:size]) == data and len(data) == size + _CHECKSUM_BYTES else None

@@ -103,14 +103,6 @@ class Check(Message, frozen=True):
     """Compare the bytes with those of the source as well."""
 
 
-class Yield(Message, frozen=True):
-    """Give so much of the size of the cache root back, down to a fair share, for another cache of it that lacks room.
-
-    The answer is a Result whose `bytes` have been given."""
-
-    bytes: Annotated[int, msgspec.Meta(ge=0)]
-
-
 class List(Message, frozen=True):
     """What is staged? The answer is Rows, any number, then a Result with the sums."""
 
@@ -250,20 +242,7 @@ class Failure(Message, frozen=True):
 
 
 Request: TypeAlias = (
-    Status
-    | History
-    | Warm
-    | Estimate
-    | Evict
-    | Unpin
-    | Refresh
-    | Check
-    | Yield
-    | List
-    | Record
-    | Directory
-    | Cluster
-    | Join
+    Status | History | Warm | Estimate | Evict | Unpin | Refresh | Check | List | Record | Directory | Cluster | Join
 )
 Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 

@@ -1,8 +1,8 @@
 """How the caches below one root share its size: the arithmetic, as pure functions.
 
 Each cache holds a grant: room that it may fill without asking. The grants together never exceed the size. A cache takes
-more in steps, so that it asks seldom, and what it does not need stays for others. Who has less than a fair share, the
-size divided by the caches that have a daemon, may ask those for room that have more.
+more in steps, so that it asks seldom, and what it does not need stays for others. Whoever has less than a fair share,
+the size divided by the caches that have a daemon, may say what it lacks, and those that have more give it up.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 
 _STEPS = 8
 _LEAST_STEP_BYTES = 1 << 30
-"""A grant costs a lock and a few small files, a millisecond: at 2 GB/s of staging a thousandth of the time. Where all
-of the room is less than this, who comes first has it until others ask."""
+"""A grant costs a lock and a few small files, a millisecond: at 2 GB/s of staging a thousandth of the time."""
+_LEFT_SHARE = 8
+"""A step leaves an eighth of what is free, so that a cache that comes finds some until the others have made room."""
 
 
 def step_bytes(size_bytes: int) -> int:
@@ -28,7 +29,9 @@ def grant_bytes(size_bytes: int, others_bytes: int, own_bytes: int, used_bytes: 
     free_bytes = max(0, size_bytes - others_bytes)
     if used_bytes + wanted_bytes <= own_bytes:
         return min(own_bytes, free_bytes)
-    return min(free_bytes, max(own_bytes, used_bytes + max(wanted_bytes, step_bytes(size_bytes))))
+    beyond_bytes = max(0, free_bytes - used_bytes)
+    ahead_bytes = min(step_bytes(size_bytes), beyond_bytes - beyond_bytes // _LEFT_SHARE)
+    return min(free_bytes, max(own_bytes, used_bytes + max(wanted_bytes, ahead_bytes)))
 
 
 def kept_bytes(size_bytes: int, own_bytes: int, used_bytes: int) -> int:
@@ -43,11 +46,11 @@ def fair_bytes(size_bytes: int, running: int) -> int:
 
 
 def givers(grants: Mapping[str, int], fair: int, lacking_bytes: int) -> Iterable[tuple[str, int]]:
-    """(cache, bytes to ask it for) of others that hold more than a fair share, those with most first, until what is
-    lacking is covered."""
+    """(cache, bytes that it gives up) of those that hold more than a fair share, those with most first, until what is
+    lacking is covered. All daemons come to the same answer, so none has to be asked."""
     for name, own_bytes in sorted(grants.items(), key=lambda item: (-item[1], item[0])):
-        asked_bytes = min(own_bytes - fair, lacking_bytes)
-        if asked_bytes <= 0:
+        given_bytes = min(own_bytes - fair, lacking_bytes)
+        if given_bytes <= 0:
             return
-        yield name, asked_bytes
-        lacking_bytes -= asked_bytes
+        yield name, given_bytes
+        lacking_bytes -= given_bytes

@@ -21,6 +21,8 @@ Pure; times are seconds of one clock. `share` is a part of what may be fetched a
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 FLOOR = 1 / 16
 """One of 16 chunks and two of 32 small files at a time: it gets on, and one that waits shares with few."""
 
@@ -47,6 +49,35 @@ _WEIGHT = 0.3
 
 _LONGEST_REST_S = 0.25
 """What takes 20 ms at a time is so slow that a longer rest would serve nobody."""
+
+
+class Waits(NamedTuple):
+    """How the readers of one mount have waited, for the source or for the disk of the cache, since its daemon began."""
+
+    waits: int
+    """Times that one has waited, and come to an end of it."""
+    waited_ns: int
+    """So long in all."""
+    waiting: int
+    """Those that do so now."""
+
+    def beside(self, others: Waits) -> Waits:
+        """Of both together."""
+        return Waits(self.waits + others.waits, self.waited_ns + others.waited_ns, self.waiting + others.waiting)
+
+    def since(self, before: Waits) -> Waits:
+        """What came after that; nothing where another daemon of the mount has begun anew."""
+        if self.waits < before.waits or self.waited_ns < before.waited_ns:
+            return Waits(0, 0, self.waiting)
+        return Waits(self.waits - before.waits, self.waited_ns - before.waited_ns, self.waiting)
+
+    def begun(self) -> Waits:
+        """One more waits."""
+        return self._replace(waiting=self.waiting + 1)
+
+    def ended(self, waited_ns: int) -> Waits:
+        """One does not any more, after so long."""
+        return Waits(self.waits + 1, self.waited_ns + waited_ns, self.waiting - 1)
 
 
 def rest_s(took_s: float, share: float) -> float:

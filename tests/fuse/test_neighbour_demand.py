@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.ledger import Board, CacheRoot, ServedSource
-from hfs.mountd.ledger.notice import read_notices
+from hfs.mountd.ledger.record import read_notice
+from hfs.policies.prefetch.yielding import Waits
 from tests.fuse.harness import Hfs, drop_pages
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
@@ -102,8 +102,8 @@ class Neighbour:
     def disk_waits_of(self, hfs: Hfs) -> Waits:
         """What the daemon of this mount has told last."""
         with (hfs.cache / "ledger" / hfs.own_cache.name).open("rb") as record:
-            told = read_notices(record.fileno()).disk
-        return Waits(told.waits, told.waited_ns, told.waiting) if told is not None else Waits(0, 0, 0)
+            told = read_notice(record.fileno())
+        return told.disk if told is not None else Waits(0, 0, 0)
 
     def close(self) -> None:
         self.board.close()

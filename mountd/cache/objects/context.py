@@ -20,8 +20,8 @@ from hfs.mountd.cache.objects.pace import WritePace
 from hfs.mountd.cache.objects.room import Health, Room
 from hfs.mountd.cache.objects.stamps import Turns
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.kernel import DataPlane, SmallFetches
+from hfs.policies.prefetch.yielding import Waits
 
 Value = TypeVar("Value")
 

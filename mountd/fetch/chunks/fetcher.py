@@ -21,7 +21,6 @@ from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.fetch.chunks.batches import Batches, Place
 from hfs.mountd.fetch.chunks.held import ChunkKey, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
@@ -33,6 +32,7 @@ from hfs.mountd.source import Source
 from hfs.policies.cache.holes import is_sparse
 from hfs.policies.geometry import Extent, chunk_extent
 from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.prefetch.yielding import Waits
 
 _LOOK_AGAIN_S = 1.0
 """Who waits for a chunk that others have ordered looks so often whether it still comes."""

@@ -1,7 +1,7 @@
 """Turns: how many fetches that nobody waits for may be under way at a time, of those that Python carries out.
 
 A turn is taken before the fetch is known to anybody, so a reader that wants the same never waits for one: it fetches
-then by itself. As many as there are threads, unless readers of other mounts wait (`fetch.neighbour_demand`).
+then by itself. As many as there are threads, unless readers of other mounts wait (`fetch.stepping_back`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.ledger import Grant, Listed, ServedSource
+from hfs.mountd.ledger import Claims, Grant, Listed, ServedSource
 from hfs.mountd.wire.protocol import Result, encode
 from hfs.mounting.held import Held, held
 
@@ -16,7 +16,7 @@ GRANT = Grant(10, 7, 1)
 
 def entry(path: Path, owner: int) -> Listed:
     serving = ServedSource(source=b"/s", device=1, inode=2, control=os.fsencode(path))
-    return Listed(f"{owner}-a", GRANT, serving, True, 3)
+    return Listed(f"{owner}-a", GRANT, serving, True, Claims(3, 0))
 
 
 @pytest.mark.parametrize(

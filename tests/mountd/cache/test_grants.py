@@ -11,7 +11,7 @@ import trio
 
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.objects import DiskSpace, Room
-from hfs.mountd.ledger import Grant, Ledger, Listed, Registration, ServedSource
+from hfs.mountd.ledger import Claims, Grant, Ledger, Registration, ServedSource
 from hfs.mountd.ledger.root import CacheRoot
 from tests.conftest import Logs
 
@@ -34,61 +34,43 @@ async def at_once(sync_fn: Callable[..., Any], *args: Any, limiter: trio.Capacit
     return sync_fn(*args)
 
 
-class Neighbours:
-    """Others that give what they have; `asked` and `evicted` say how much of whom."""
+class Node:
+    """Caches of one root. `evicted`: how much those without a daemon were to give up."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self.running: dict[str, Grants] = {}
-        self.starting: set[str] = set()
-        """Those that cannot be asked yet."""
-        self.asked: list[tuple[str, int]] = []
+        self.ledger = ledger
+        self.rooms: dict[str, Room] = {}
         self.evicted: list[tuple[str, int]] = []
+        self._registrations: list[Registration] = []
+
+    async def cache(self, name: str, used_bytes: int = 0, size_bytes: int | None = SIZE, looks: bool = True) -> Grants:
+        """A running one. `looks`: it goes on, and sees what others lack."""
+        served = ServedSource(source=name.encode(), device=1, inode=len(self._registrations))
+        registration = self.ledger.register(named(name), served, size_bytes)
+        self._registrations.append(registration)
+        grants = Grants(registration, self.evict_idle, at_once)
+        self.rooms[name] = room = Room(size_bytes, used_bytes, SPACE)
+        await grants.begin(room)
+        if looks:
+            trio.lowlevel.spawn_system_task(self._look, grants, room)
+        return grants
+
+    async def _look(self, grants: Grants, room: Room) -> None:
+        async def evict() -> None:
+            await trio.lowlevel.checkpoint()
+            room.release(room.over_bytes())
+
+        while True:
+            await trio.sleep(1)
+            if await grants.is_asked():
+                await grants.keep(evict)
 
     async def evict_idle(self, name: str, wanted_bytes: int) -> None:
         await trio.lowlevel.checkpoint()
         self.evicted.append((plain(name), wanted_bytes))
-        (entry,) = (found for found in self._ledger.listed() if found.name == name)
-        with contextlib.closing(self._ledger.hold(name)) as hold:
+        (entry,) = (found for found in self.ledger.listed() if found.name == name)
+        with contextlib.closing(self.ledger.hold(name)) as hold:
             hold.settle(max(0, entry.grant.used_bytes - wanted_bytes))
-
-    async def ask(self, entry: Listed, wanted_bytes: int) -> int | None:
-        self.asked.append((plain(entry.name), wanted_bytes))
-        if plain(entry.name) in self.starting:
-            await trio.lowlevel.checkpoint()
-            return None
-
-        async def evict() -> None:
-            await trio.lowlevel.checkpoint()
-            room = self.rooms[plain(entry.name)]
-            assert room.capacity_bytes is not None
-            room.release(room.over_bytes())
-
-        return await self.running[plain(entry.name)].yield_room(wanted_bytes, evict)
-
-    rooms: dict[str, Room]
-
-
-class Node:
-    """Caches of one root."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self.others = Neighbours(ledger)
-        self.others.rooms = self.rooms = {}
-        self._registrations: list[Registration] = []
-
-    async def cache(self, name: str, used_bytes: int = 0, size_bytes: int | None = SIZE) -> Grants:
-        """A running one."""
-        served = ServedSource(source=name.encode(), device=1, inode=len(self._registrations))
-        registration = self.ledger.register(named(name), served, size_bytes)
-        self._registrations.append(registration)
-        grants = Grants(registration, self.others, at_once)
-        room = Room(size_bytes, used_bytes, SPACE)
-        self.rooms[name] = room
-        self.others.running[name] = grants
-        await grants.begin(room)
-        return grants
 
     def idle(self, name: str, used_bytes: int, used_s: int = 0) -> None:
         """One without a daemon."""
@@ -101,6 +83,10 @@ class Node:
         assert sum(found.values()) <= SIZE
         return found
 
+    def lacking(self) -> dict[str, int]:
+        """What they have said that they lack."""
+        return {plain(entry.name): lacks for entry in self.ledger.listed() if (lacks := entry.claims.lacks_bytes)}
+
     def close(self) -> None:
         for registration in self._registrations:
             registration.close()
@@ -109,17 +95,17 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     (tmp_path / "root").mkdir(mode=0o700)
-    root = CacheRoot(str(tmp_path / "root"))
-    found = Node(root.ledger)
-    yield found
-    found.close()
-    root.close()
+    with contextlib.closing(CacheRoot(str(tmp_path / "root"))) as root, contextlib.closing(Node(root.ledger)) as found:
+        yield found
 
 
-async def test_one_alone_has_all_of_a_small_root(node: Node) -> None:
+async def test_one_alone_has_all_of_a_small_root_but_an_eighth_of_what_is_free(node: Node) -> None:
     grants = await node.cache("a", 100)
+    assert node.granted() == {"a": 800}
+    assert (node.rooms["a"].capacity_bytes, node.rooms["a"].limit_bytes()) == (800, SIZE)
+    node.rooms["a"].charge(700)
+    await grants.want(100)
     assert node.granted() == {"a": SIZE}
-    assert (node.rooms["a"].capacity_bytes, node.rooms["a"].limit_bytes()) == (SIZE, SIZE)
     await grants.end(100)
     assert node.granted() == {"a": 100}
 
@@ -127,23 +113,38 @@ async def test_one_alone_has_all_of_a_small_root(node: Node) -> None:
 async def test_a_second_one_has_its_share_of_what_the_first_does_not_use(node: Node) -> None:
     await node.cache("a", 100)
     second = await node.cache("b")
-    assert node.rooms["b"].capacity_bytes == 0
-    await second.want(50)
-    assert node.others.asked == [("a", 450)]
-    assert node.granted() == {"a": 450, "b": 450}
+    assert node.rooms["b"].capacity_bytes == 88, "of what was left"
+    await second.want(200)
+    assert node.granted() == {"a": 450, "b": 394}
     assert node.rooms["a"].used_bytes == 100
+    assert node.lacking() == {}
 
 
 async def test_the_first_gives_up_what_it_uses_beyond_a_fair_share(node: Node) -> None:
     await node.cache("a", 900)
     second = await node.cache("b")
-    await second.want(50)
+    assert node.rooms["b"].capacity_bytes == 0
+    await second.want(450)
     assert node.granted() == {"a": 450, "b": 450}
     assert node.rooms["a"].used_bytes == 450
     node.rooms["b"].charge(450)
+    began_s = trio.current_time()
     await second.want(50)
-    assert node.others.asked == [("a", 450)]  # who has a fair share asks for no more
+    assert trio.current_time() == began_s, "who has a fair share waits for no more"
     assert node.rooms["b"].shortfall_bytes(50) == 50
+
+
+async def test_what_is_pinned_is_given_to_nobody(node: Node) -> None:
+    await node.cache("a", 500)
+    node.rooms["a"].pinned_bytes = 500
+    second = await node.cache("b")
+    await second.want(400)
+    assert node.granted() == {"a": 500, "b": 400}
+    assert node.rooms["a"].used_bytes == 500
+    node.rooms["b"].charge(400)
+    began_s = trio.current_time()
+    await second.want(10)
+    assert trio.current_time() < began_s + 2, "nobody has any to give"
 
 
 async def test_idle_caches_go_first_and_the_oldest_of_them(node: Node) -> None:
@@ -152,12 +153,12 @@ async def test_idle_caches_go_first_and_the_oldest_of_them(node: Node) -> None:
     await node.cache("a", 300)
     second = await node.cache("b")
     await second.want(150)
-    assert [name for name, _ in node.others.evicted] == ["older"]
-    assert node.others.asked == []
+    assert [name for name, _ in node.evicted] == ["older"]
+    assert node.lacking() == {}
     assert node.rooms["b"].fits(150)
     node.rooms["b"].charge(200)
     await second.want(250)
-    assert [name for name, _ in node.others.evicted] == ["older", "older", "old"]  # what is left of it first
+    assert [name for name, _ in node.evicted] == ["older", "older", "old"]  # what is left of it first
     assert node.rooms["b"].fits(200)
 
 
@@ -166,81 +167,85 @@ async def test_an_idle_cache_gives_more_if_others_used_up_what_it_gave(node: Nod
     node.idle("old", 700)
     grants = await node.cache("a")
     room = node.rooms["a"]
-    evict_idle = node.others.evict_idle
+    evict_idle = node.evict_idle
 
     async def while_we_go_on(name: str, wanted_bytes: int) -> None:
         await evict_idle(name, wanted_bytes)
-        if len(node.others.evicted) == 1:
+        if len(node.evicted) == 1:
             room.charge(200)
 
-    node.others.evict_idle = while_we_go_on  # type: ignore[method-assign]  # of a fake
+    grants._evict_idle = while_we_go_on
     await grants.want(250)
-    assert len(node.others.evicted) > 1
+    assert len(node.evicted) > 1
     assert room.fits(250)
 
 
-async def test_what_cannot_be_had_is_not_asked_for_again_at_once(node: Node) -> None:
-    await node.cache("a", 450)
-    second = await node.cache("b")
-    await second.want(450)
-    node.rooms["b"].charge(450)
-    asked = len(node.others.asked)
-    for _ in range(3):
-        await second.want(10)
-    assert not second.lacks(10)
-    assert len(node.others.asked) == asked
-    await trio.sleep(11)
-    await second.want(10)
-    assert len(node.others.asked) == asked  # a fair share is all that one asks for
-
-
-async def test_a_neighbour_that_only_starts_is_asked_again_at_once(node: Node) -> None:
-    """Two come at a time: the first has taken all, and does not hear yet."""
-    await node.cache("a")
-    node.others.starting = {"a"}
+async def test_what_nobody_gives_is_waited_for_seconds_and_not_again_at_once(node: Node) -> None:
+    """The first has a daemon that has stopped."""
+    await node.cache("a", SIZE, looks=False)
     second = await node.cache("b")
     began_s = trio.current_time()
-    while not node.rooms["b"].fits(50):
-        if trio.current_time() > began_s + 1:
-            node.others.starting = set()
-        await second.want(50)
-        await trio.sleep(0.02)  # as files come for which there is no room
-    assert 1 < trio.current_time() - began_s < 1.2
-    assert len(node.others.asked) <= 12
-    assert node.granted() == {"a": 450, "b": 450}
+    await second.want(50)
+    assert 3 <= trio.current_time() - began_s < 5
+    assert node.lacking() == {}
+    assert not second.lacks(10)
+    began_s = trio.current_time()
+    await second.want(10)
+    assert trio.current_time() == began_s
 
 
-async def test_all_who_do_not_answer_cost_the_time_of_one(node: Node) -> None:
-    for number in range(8):
-        await node.cache(f"a{number}", SIZE // 8)
+async def test_a_neighbour_that_gives_little_by_little_is_waited_for_for_a_while(node: Node) -> None:
+    grants = await node.cache("a", SIZE, looks=False)
     second = await node.cache("b")
+    room = node.rooms["a"]
 
-    async def ask(entry: Listed, wanted_bytes: int) -> int | None:
-        node.others.asked.append((entry.name, wanted_bytes))
-        await trio.sleep_forever()
+    async def evict() -> None:
+        await trio.sleep(2)
+        room.release(10)
 
-    node.others.ask = ask  # type: ignore[method-assign]  # of a fake
-    began = trio.current_time()
-    await second.want(SIZE // 9)
-    assert node.others.asked
-    assert trio.current_time() - began < 25
+    async def look() -> None:
+        while True:
+            await trio.sleep(0.1)
+            await grants.keep(evict)
+
+    began_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await second.want(400)
+        nursery.cancel_scope.cancel()
+    assert 19 <= trio.current_time() - began_s < 23
+    assert 70 <= node.granted()["b"] <= 110
+
+
+async def test_who_is_cancelled_while_it_waits_lacks_nothing_any_more(node: Node) -> None:
+    await node.cache("a", SIZE, looks=False)
+    second = await node.cache("b", looks=False)
+    with trio.move_on_after(1):
+        await second.want(50)
+    assert node.lacking() == {"b": 450}
+    await second.keep(trio.lowlevel.checkpoint)
+    assert node.lacking() == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize("running", [True, False])
-async def test_nobody_goes_where_the_records_of_others_lead(node: Node, tmp_path: Path, running: bool) -> None:
-    """They say themselves what they hold, and where they listen; and ours are asked all the same."""
+async def test_nobody_heeds_what_the_records_of_others_say(node: Node, tmp_path: Path, running: bool) -> None:
+    """They say themselves what they hold, and what they lack; and ours give up room all the same."""
     theirs = f"4242-{0:016x}"
     registration = node.ledger.register(theirs, ServedSource(source=b"/", device=1, inode=2, control=b"/s"), SIZE)
     registration.write(Grant(1 << 62, 1 << 62, 0))
+    registration.claim(Claims(0, 1 << 62))
     os.chown(tmp_path / "root" / "ledger" / theirs, 4242, 4242)
     if not running:
         registration.close()
-    await node.cache("a", SIZE)
+    first = await node.cache("a", SIZE)
+    await trio.sleep(5)
+    assert not await first.is_asked()
+    assert node.rooms["a"].used_bytes == SIZE
     second = await node.cache("b")
     await second.want(50)
-    assert {name for name, _ in node.others.asked} == {"a"}
-    assert node.others.evicted == []
+    assert node.rooms["a"].used_bytes < SIZE
+    assert node.evicted == []
     if running:
         registration.close()
 
@@ -248,8 +253,8 @@ async def test_nobody_goes_where_the_records_of_others_lead(node: Node, tmp_path
 async def test_who_finds_no_room_at_every_file_asks_the_ledger_now_and_then(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await node.cache("a", 450)
-    second = await node.cache("b", 450)
+    await node.cache("a", 450, looks=False)
+    second = await node.cache("b", 450, looks=False)
     await second.want(50)
     asked = []
     monkeypatch.setattr(Ledger, "take", lambda *arguments: asked.append(arguments) or take(*arguments))
@@ -264,9 +269,9 @@ async def test_who_finds_no_room_at_every_file_asks_the_ledger_now_and_then(
 async def test_a_lowered_size_takes_room_away(node: Node) -> None:
     grants = await node.cache("a", 800)
     second = await node.cache("b", size_bytes=SIZE // 2)
-    await grants.keep()
+    await grants.keep(trio.lowlevel.checkpoint)
     assert node.rooms["a"].over_bytes() == 800 - SIZE // 2
-    await second.keep()
+    await second.keep(trio.lowlevel.checkpoint)
 
 
 async def test_without_a_size_idle_caches_go_before_the_disk_is_full(node: Node) -> None:
@@ -276,7 +281,7 @@ async def test_without_a_size_idle_caches_go_before_the_disk_is_full(node: Node)
     assert room.capacity_bytes is None
     room.measured(DiskSpace(free_bytes=0, total_bytes=1 << 40))
     await grants.want(10)
-    assert [name for name, _ in node.others.evicted] == ["old"]
+    assert [name for name, _ in node.evicted] == ["old"]
 
 
 async def test_without_a_size_a_neighbour_gives_up_what_it_has_beyond_a_fair_share(node: Node) -> None:
@@ -286,7 +291,6 @@ async def test_without_a_size_a_neighbour_gives_up_what_it_has_beyond_a_fair_sha
     for room in node.rooms.values():
         room.measured(DiskSpace(free_bytes=0, total_bytes=1 << 40))
     await second.want(10)
-    assert [name for name, _ in node.others.asked] == ["a"]
     assert node.rooms["a"].used_bytes < 1 << 39
     assert node.rooms["a"].capacity_bytes is None
 
@@ -316,7 +320,6 @@ async def test_a_ledger_that_fails_costs_room_and_nothing_else(
 
     monkeypatch.setattr(Ledger, "take", broken)
     await grants.want(SIZE)
-    await grants.keep()
-    assert await grants.yield_room(10, trio.lowlevel.checkpoint) == 0
-    assert node.rooms["a"].capacity_bytes == SIZE
+    await grants.keep(trio.lowlevel.checkpoint)
+    assert node.rooms["a"].capacity_bytes == 800
     assert len(logs.records) == 1

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from hfs.mountd.core.waits import Waits
 from hfs.mountd.kernel import DiskReads
+from hfs.policies.prefetch.yielding import Waits
 
 DEVICE = os.makedev(259, 3)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from hfs.mountd.core.waits import Waits
-from hfs.mountd.ledger import Board, CacheRoot, Grant, Ledger, Notice, Notices, Registration, ServedSource
-from hfs.mountd.ledger.notice import read_notices, write_notices
+from hfs.mountd.ledger import Board, CacheRoot, Grant, Ledger, NeighbourWaits, Notice, Registration, ServedSource
+from hfs.mountd.ledger.record import read_notice, write_notice
+from hfs.policies.prefetch.yielding import Waits
 
 SIZE = 1 << 30
 SECOND_NS = 1_000_000_000
@@ -69,18 +69,14 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
 def test_each_hears_the_others(daemons: Daemons) -> None:
     first, second = daemons.start("a"), daemons.start("b")
     assert first.exchange(NONE, NONE) == {}
-    nothing = Notice(daemons.now_ns, 0, 0, 0)
-    assert second.exchange(Waits(7, 70, 2), Waits(8, 80, 3)) == {named("a"): Notices(nothing, nothing)}
-    told = Notices(Notice(daemons.now_ns, 7, 70, 2), Notice(daemons.now_ns, 8, 80, 3))
-    assert first.exchange(NONE, NONE) == {named("b"): told}
-    assert not first.is_alone
+    assert second.exchange(Waits(7, 70, 2), Waits(8, 80, 3)) == {named("a"): NeighbourWaits(NONE, NONE)}
+    assert first.exchange(NONE, NONE) == {named("b"): NeighbourWaits(Waits(7, 70, 2), Waits(8, 80, 3))}
 
 
 def test_one_alone_tells_nobody(daemons: Daemons) -> None:
     alone = daemons.start("a")
     before = daemons.record("a").read_bytes()
-    assert alone.exchange(Waits(1, 1, 1), NONE) == {}
-    assert alone.is_alone
+    assert alone.exchange(Waits(1, 1, 1), NONE) is None
     assert daemons.record("a").read_bytes() == before
 
 
@@ -88,15 +84,14 @@ def test_who_reads_from_another_server_is_heard_of_the_disk_alone(daemons: Daemo
     first, other = daemons.start("a", device=1), daemons.start("b", device=2)
     first.exchange(NONE, NONE)
     other.exchange(Waits(1, 1, 1), Waits(2, 2, 2))
-    assert first.exchange(NONE, NONE) == {named("b"): Notices(None, Notice(daemons.now_ns, 2, 2, 2))}
-    assert not first.is_alone
+    assert first.exchange(NONE, NONE) == {named("b"): NeighbourWaits(None, Waits(2, 2, 2))}
 
 
 def test_a_grant_and_a_notice_leave_each_other_alone(daemons: Daemons) -> None:
     first, second = daemons.start("a"), daemons.start("b")
     first.exchange(Waits(1, 2, 3), NONE)
     daemons.registrations["a"].write(Grant(50, 40, 30))
-    assert source_of(second.exchange(NONE, NONE)[named("a")]).waits == 1
+    assert heard(second) == {named("a"): NeighbourWaits(Waits(1, 2, 3), NONE)}
     first.exchange(Waits(4, 5, 6), NONE)
     (entry,) = (entry for entry in daemons.root.ledger.listed() if entry.name == named("a"))
     assert entry.grant == Grant(50, 40, 30)
@@ -108,18 +103,18 @@ def test_what_is_old_is_nothing_and_who_still_waits_says_so_again(daemons: Daemo
     first, second = daemons.start("a"), daemons.start("b")
     second.exchange(NONE, NONE)
     first.exchange(Waits(1, 10, 0), NONE)
-    assert named("a") in second.exchange(NONE, NONE)
+    assert named("a") in heard(second)
     daemons.now_ns += SECOND_NS * 2 // 5
     first.exchange(Waits(1, 10, 0), NONE)  # nothing new
-    assert named("a") in second.exchange(NONE, NONE)
+    assert named("a") in heard(second)
     daemons.now_ns += SECOND_NS * 2 // 5
     first.exchange(Waits(1, 10, 0), NONE)
-    assert named("a") not in second.exchange(NONE, NONE)
+    assert named("a") not in heard(second)
     first.exchange(Waits(1, 10, 1), NONE)
-    assert source_of(second.exchange(NONE, NONE)[named("a")]).waiting == 1
+    assert heard(second) == {named("a"): NeighbourWaits(Waits(1, 10, 1), NONE)}
     daemons.now_ns += SECOND_NS
     first.exchange(Waits(1, 10, 0), Waits(0, 0, 1))  # for the disk only
-    assert second.exchange(NONE, NONE)[named("a")].disk == Notice(daemons.now_ns, 0, 0, 1)
+    assert heard(second) == {named("a"): NeighbourWaits(Waits(1, 10, 0), Waits(0, 0, 1))}
 
 
 def test_a_daemon_that_was_killed_while_it_waited_is_not_heard_for_long(daemons: Daemons) -> None:
@@ -127,12 +122,9 @@ def test_a_daemon_that_was_killed_while_it_waited_is_not_heard_for_long(daemons:
     second.exchange(NONE, NONE)
     first.exchange(Waits(1, 10, 5), NONE)
     daemons.end("a")
-    assert named("a") in second.exchange(NONE, NONE)
+    assert named("a") in heard(second)
     daemons.now_ns += SECOND_NS
-    assert second.exchange(NONE, NONE) == {}
-    daemons.now_ns += SECOND_NS
-    assert second.exchange(NONE, NONE) == {}
-    assert second.is_alone
+    assert second.exchange(NONE, NONE) is None
 
 
 def test_times_of_another_clock_are_nothing(daemons: Daemons) -> None:
@@ -140,54 +132,42 @@ def test_times_of_another_clock_are_nothing(daemons: Daemons) -> None:
     first, second = daemons.enter("a"), daemons.start("b")
     second.exchange(NONE, NONE)
     for told_ns in (0, daemons.now_ns - SECOND_NS, daemons.now_ns + SECOND_NS, (1 << 64) - 1):
-        first.tell(told_ns, Waits(1, 1, 1), Waits(1, 1, 1))
+        first.tell(Notice(told_ns, Waits(1, 1, 1), Waits(1, 1, 1)))
         assert second.exchange(NONE, NONE) == {}
 
 
-def source_of(notices: Notices) -> Notice:
-    assert notices.source is not None
-    return notices.source
+def heard(board: Board) -> dict[str, NeighbourWaits]:
+    found = board.exchange(NONE, NONE)
+    assert found is not None
+    return found
 
 
 def test_half_a_notice_is_none(tmp_path: Path) -> None:
     path = tmp_path / "record"
     path.write_bytes(bytes(8192))
     with path.open("r+b") as file:
-        write_notices(file.fileno(), 1, Waits(2, 3, 4), Waits(5, 6, 7))
+        write_notice(file.fileno(), before := Notice(1, Waits(2, 3, 4), Waits(5, 6, 7)))
         whole = path.read_bytes()
-        before = read_notices(file.fileno())
-        assert before == Notices(Notice(1, 2, 3, 4), Notice(1, 5, 6, 7))
-        write_notices(file.fileno(), 1 << 40, Waits(1 << 41, 1 << 42, 1 << 43), Waits(1 << 44, 1 << 45, 1 << 46))
-        new, after = path.read_bytes(), read_notices(file.fileno())
-        for cut in range(1024, 1024 + 96):
+        assert read_notice(file.fileno()) == before
+        write_notice(file.fileno(), after := Notice(1 << 40, *(Waits(1 << 41, 1 << n, 1 << 43) for n in (42, 45))))
+        new = path.read_bytes()
+        for cut in range(1024, 1024 + 72):
             os.pwrite(file.fileno(), new[:cut] + whole[cut:], 0)
-            found = read_notices(file.fileno())
-            assert found.source in (None, before.source, after.source)
-            assert found.disk in (None, before.disk, after.disk)
-        for size in range(1024, 1024 + 96):
+            assert read_notice(file.fileno()) in (None, before, after)
+        for size in range(1024, 1024 + 72):
             os.truncate(path, size)
-            assert read_notices(file.fileno()).disk is None
-            assert read_notices(file.fileno()).source is None or size >= 1024 + 48
-
-
-def test_a_release_that_tells_of_the_source_alone_is_heard_of_that(tmp_path: Path) -> None:
-    path = tmp_path / "record"
-    path.write_bytes(b"")
-    with path.open("r+b") as file:
-        write_notices(file.fileno(), 1, Waits(2, 3, 4), NONE)
-        os.truncate(path, 1024 + 48)
-        assert read_notices(file.fileno()) == Notices(Notice(1, 2, 3, 4), None)
+            assert read_notice(file.fileno()) is None
 
 
 def test_figures_that_no_daemon_has_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "record"
     path.write_bytes(b"")
     with path.open("r+b") as file:
-        write_notices(file.fileno(), 1, Waits(-5, 1 << 80, 0), NONE)
-        assert read_notices(file.fileno()).source == Notice(1, 0, (1 << 64) - 1, 0)
-        body = struct.pack("<8sQQQQ", b"others..", 1, 2, 3, 4)
+        write_notice(file.fileno(), Notice(1, Waits(-5, 1 << 80, 0), NONE))
+        assert read_notice(file.fileno()) == Notice(1, Waits(0, (1 << 64) - 1, 0), NONE)
+        body = struct.pack("<8sQQQQQQQ", b"others..", *range(7))
         os.pwrite(file.fileno(), body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little"), 1024)
-        assert read_notices(file.fileno()).source is None
+        assert read_notice(file.fileno()) is None
 
 
 def test_what_others_put_there_is_no_neighbour(daemons: Daemons) -> None:
@@ -198,14 +178,13 @@ def test_what_others_put_there_is_no_neighbour(daemons: Daemons) -> None:
     (folder / named("link")).symlink_to(daemons.record("b"))
     os.mkfifo(folder / named("pipe"))
     (folder / named("folder")).mkdir()
-    assert board.exchange(NONE, NONE) == {}
-    assert board.is_alone
+    assert board.exchange(NONE, NONE) is None
     hostile = daemons.enter("a")
     daemons.now_ns += 2 * SECOND_NS
-    hostile.tell(daemons.now_ns, Waits(1, 1, 1), NONE)
-    assert named("a") in board.exchange(NONE, NONE)
+    hostile.tell(Notice(daemons.now_ns, Waits(1, 1, 1), NONE))
+    assert named("a") in heard(board)
     os.truncate(daemons.record("a"), 0)
-    assert board.exchange(NONE, NONE) == {}
+    assert heard(board) == {}
 
 
 def test_a_crowd_of_records_is_heard_in_part_and_our_own_first(
@@ -217,8 +196,8 @@ def test_a_crowd_of_records_is_heard_in_part_and_our_own_first(
     others = {named(f"{number:03}") for number in range(40)}
     found = [e._replace(name=f"1-{e.name}") if e.name in others else e for e in daemons.root.ledger.listed()]
     monkeypatch.setattr(Ledger, "listed", lambda _ledger: found)
-    monkeypatch.setattr(Ledger, "open_record", lambda _ledger, name: heard.append(name))
-    heard: list[str] = []
+    monkeypatch.setattr(Ledger, "open_record", lambda _ledger, name: opened.append(name))
+    opened: list[str] = []
     board.exchange(NONE, NONE)
-    assert len(heard) == 64
-    assert {named(f"{number:03}") for number in range(40, 70)} <= set(heard)
+    assert len(opened) == 64
+    assert {named(f"{number:03}") for number in range(40, 70)} <= set(opened)

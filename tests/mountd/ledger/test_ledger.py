@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.ledger import Grant, Ledger, LedgerBusy, ServedSource, folder
+from hfs.mountd.ledger import Claims, Grant, Ledger, LedgerBusy, ServedSource, folder
 from hfs.mountd.ledger import ledger as ledger_module
-from hfs.mountd.ledger.record import read_grant, read_serving, write_grant, write_serving
+from hfs.mountd.ledger.record import (
+    read_claims,
+    read_grant,
+    read_serving,
+    write_claims,
+    write_grant,
+    write_serving,
+)
 
 SIZE = 1000
 A, B = (f"{os.geteuid()}-{name}" for name in "ab")
@@ -61,13 +68,13 @@ def test_a_cache_has_one_daemon(ledger: Ledger, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_room_is_taken_and_given_back(ledger: Ledger) -> None:
-    """A root smaller than a step: the first has all of it, until it gives back."""
     first, second = ledger.register(A, SOURCE, SIZE), ledger.register(B, SOURCE, None)
-    assert first.take(0, 1).granted_bytes == SIZE
+    assert first.take(0, 1).granted_bytes == 875
+    assert first.take(0, SIZE).granted_bytes == SIZE
     taken = second.take(0, 100)
     assert (taken.granted_bytes, taken.size_bytes, [entry.name for entry in taken.others]) == (0, SIZE, [A])
     first.give_back(700, 300)
-    assert second.take(0, 100).granted_bytes == 300
+    assert second.take(0, 300).granted_bytes == 300
     assert granted(ledger) == {A: 700, B: 300}
     first.give_back(100, 300)  # never less than is used
     assert granted(ledger)[A] == 300
@@ -153,16 +160,21 @@ def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> Non
     path = tmp_path / "record"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     write_grant(fd, Grant(5, 3, 1))
+    write_claims(fd, Claims(7, 9))
     write_serving(fd, SOURCE)
-    assert (read_grant(fd), read_serving(fd)) == (Grant(5, 3, 1), SOURCE)
+    assert (read_grant(fd), read_claims(fd), read_serving(fd)) == (Grant(5, 3, 1), Claims(7, 9), SOURCE)
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
         assert read_serving(fd) is None
         assert read_grant(fd) == (Grant(5, 3, 1) if cut >= 40 else None)
+        assert read_claims(fd) == (7 if cut >= 528 else 0, 9 if cut >= 544 else 0)
     for place in range(40):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         assert read_grant(fd) is None
+    for place in range(512, 544):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert read_claims(fd) == ((0, 9) if place < 528 else (7, 0))
     os.close(fd)
     (tmp_path / "ledger" / "junk").write_bytes(b"junk")
     os.mkfifo(tmp_path / "ledger" / f"{os.geteuid()}-fifo")

@@ -20,7 +20,8 @@ def test_who_comes_first_has_a_step_and_more_only_as_it_fills() -> None:
     assert grant_bytes(80 * GIB, 0, 0, 0, 1) == 10 * GIB
     assert grant_bytes(80 * GIB, 0, 10 * GIB, 9 * GIB, GIB) == 10 * GIB
     assert grant_bytes(80 * GIB, 0, 10 * GIB, 9 * GIB, GIB + 1) == 19 * GIB
-    assert grant_bytes(80 * GIB, 75 * GIB, 0, 0, 1) == 5 * GIB
+    assert grant_bytes(80 * GIB, 75 * GIB, 0, 0, 1) == 5 * GIB * 7 // 8, "the rest is for whoever comes"
+    assert grant_bytes(80 * GIB, 75 * GIB, 0, 0, 5 * GIB) == 5 * GIB
     assert grant_bytes(80 * GIB, 90 * GIB, GIB, GIB, 1) == 0
 
 
@@ -40,7 +41,7 @@ def test_what_is_kept_covers_what_is_used(size: int, own: int, used: int) -> Non
     assert min(own, used) <= kept <= own
 
 
-def test_those_with_most_are_asked_first_and_down_to_a_fair_share() -> None:
+def test_those_with_most_give_first_and_down_to_a_fair_share() -> None:
     fair = fair_bytes(90, 3)
     assert fair == 30
     assert list(givers({"a": 35, "b": 55, "c": 10}, fair, 100)) == [("b", 25), ("a", 5)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,60 +10,41 @@ import pytest
 import trio
 
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.waits import Waits
-from hfs.mountd.fetch import NeighbourDemand, OwnWaits, SteppingBack
+from hfs.mountd.fetch import OwnWaits, SteppingBack, WhatYields
 from hfs.mountd.fetch.chunks.turns import FetchTurns
-from hfs.mountd.ledger import Notice, Notices
-from hfs.policies.prefetch.yielding import FLOOR
+from hfs.mountd.ledger import NeighbourWaits
+from hfs.policies.prefetch.yielding import FLOOR, Waits
 from tests.conftest import Logs
 from tests.support.fake_source import FakeSource
 from tests.support.small_parts import SIZE, parts_of
 
 
-class FakeBoard:
-    """One neighbour, of which `theirs` is heard, and what was told."""
+class Daemon:
+    """One with a neighbour, of which `theirs` and `of_the_disk` is heard."""
 
     def __init__(self) -> None:
-        self.is_alone = False
-        self.theirs = self.of_the_disk = Waits(0, 0, 0)
+        self.metrics = Metrics()
+        self.is_alone = self.is_fetching = False
+        self.theirs = self.of_the_disk = nothing = Waits(0, 0, 0)
+        self.own = OwnWaits(nothing, nothing)
         self.told: list[OwnWaits] = []
         self.error: OSError | None = None
+        self.hangs: trio.Event | None = None
+        self.fetches: list[float] = []
+        self.stages: list[float] = []
+        what = WhatYields(lambda: self.is_fetching, self.fetches.append, self.stages.append)
+        self.stepping_back = SteppingBack(self._exchange, what, lambda: self.own, self.metrics, self._in_thread)
 
-    def exchange(self, source: Waits, disk: Waits) -> dict[str, Notices]:
+    @property
+    def share(self) -> float:
+        """Of what could be fetched ahead."""
+        return self.fetches[-1] if self.fetches else 1.0
+
+    def _exchange(self, source: Waits, disk: Waits) -> dict[str, NeighbourWaits] | None:
         self.told.append(OwnWaits(source, disk))
         if self.error is not None:
             raise self.error
-        return {} if self.is_alone else {"other": Notices(Notice(0, *self.theirs), Notice(0, *self.of_the_disk))}
-
-
-class FakePipeline:
-    def __init__(self) -> None:
-        self.jobs = 0
-        self.shares: list[float] = []
-        self.at_once: list[bool] = []
-
-    def set_share(self, share: float) -> None:
-        self.shares.append(share)
-
-    def store_at_once(self, at_once: bool) -> None:
-        self.at_once.append(at_once)
-
-
-class Daemon:
-    def __init__(self) -> None:
-        self.board, self.pipeline, self.turns, self.metrics = FakeBoard(), FakePipeline(), FetchTurns(), Metrics()
-        self.own = OwnWaits(Waits(0, 0, 0), Waits(0, 0, 0))
-        self.stages: list[float] = []
-        self.hangs: trio.Event | None = None
-        self.wakes = 0
-        """Times that who fetches ahead was to look whether it is its turn."""
-        self.demand = NeighbourDemand(
-            self.board,
-            SteppingBack(self.turns, self.pipeline, self.stages.append, self._wake, threads=16),
-            lambda: self.own,
-            self.metrics,
-            self._in_thread,
-        )
+        return None if self.is_alone else {"other": NeighbourWaits(self.theirs, self.of_the_disk)}
 
     async def _in_thread(self, function: Callable[..., Any], *args: Any) -> Any:
         await trio.lowlevel.checkpoint()
@@ -72,144 +52,136 @@ class Daemon:
             await self.hangs.wait()
         return function(*args)
 
-    def _wake(self) -> None:
-        self.wakes += 1
-
 
 @asynccontextmanager
 async def running(daemon: Daemon) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(daemon.demand.run)
+        nursery.start_soon(daemon.stepping_back.run)
         yield
         nursery.cancel_scope.cancel()
 
 
 async def test_less_is_fetched_ahead_while_a_neighbours_reader_waits_and_all_again_afterwards() -> None:
     daemon = Daemon()
-    daemon.pipeline.jobs = 5
+    daemon.is_fetching = True
     async with running(daemon):
         await trio.sleep(1)
-        assert daemon.turns.limit == math.inf
-        daemon.board.theirs = Waits(0, 0, 1)
+        assert daemon.fetches == []
+        daemon.theirs = Waits(0, 0, 1)
         await trio.sleep(0.1)
-        assert daemon.turns.limit == 1
-        assert daemon.pipeline.shares == [FLOOR]
+        assert daemon.share == FLOOR
         assert daemon.metrics["prefetch_yields"] == 1
-        wakes = daemon.wakes
+        told = len(daemon.fetches)
         await trio.sleep(0.2)
-        assert daemon.wakes > wakes, "a turn that was given back is taken by somebody else soon"
-        daemon.board.theirs = Waits(1, 10**9, 0)
+        assert len(daemon.fetches) > told, "a turn that was given back is taken by somebody else soon"
+        daemon.theirs = Waits(1, 10**9, 0)
         await trio.sleep(2)
-        assert daemon.turns.limit == math.inf
-        assert daemon.pipeline.shares[-1] == 1
+        assert daemon.share == 1
         assert 0.2e9 < daemon.metrics["prefetch_yielded_ns"] < 1.5e9
 
 
 async def test_readers_that_wait_for_the_disk_hold_back_what_is_written_and_fetched() -> None:
     daemon = Daemon()
-    daemon.pipeline.jobs = 5
+    daemon.is_fetching = True
     async with running(daemon):
-        daemon.board.theirs = Waits(0, 0, 1)
+        daemon.theirs = Waits(0, 0, 1)
         await trio.sleep(0.1)
-        assert daemon.turns.limit == 1
+        assert daemon.share == FLOOR
         assert daemon.stages == [], "whoever waits for the source has nothing of the disk"
-        daemon.board.theirs = Waits(1, 10**6, 0)
+        daemon.theirs = Waits(1, 10**6, 0)
         await trio.sleep(2)
-        assert daemon.turns.limit == math.inf
-        daemon.board.of_the_disk = Waits(0, 0, 1)
+        assert daemon.share == 1
+        daemon.of_the_disk = Waits(0, 0, 1)
         await trio.sleep(0.1)
-        assert daemon.turns.limit == 1
+        assert daemon.share == FLOOR
         assert daemon.stages == [FLOOR]
-        assert daemon.pipeline.at_once == [True]
         assert daemon.metrics["staging_yields"] == 1
-        daemon.board.of_the_disk = Waits(1, 10**6, 0)
+        daemon.of_the_disk = Waits(1, 10**6, 0)
         await trio.sleep(2)
-        assert daemon.turns.limit == math.inf
-        assert daemon.stages[-1] == 1
-        assert daemon.pipeline.at_once[-1] is False
+        assert daemon.share == daemon.stages[-1] == 1
 
 
 async def test_who_reads_nothing_tells_nothing_and_hears_nothing() -> None:
     daemon = Daemon()
-    daemon.board.theirs = Waits(0, 0, 1)
+    daemon.theirs = Waits(0, 0, 1)
     async with running(daemon):
         await trio.sleep(60)
-        assert daemon.board.told == []
+        assert daemon.told == []
         daemon.own = OwnWaits(Waits(1, 5, 0), Waits(0, 0, 0))
         await trio.sleep(0.5)
-        assert daemon.board.told[0] == ((1, 5, 0), (0, 0, 0))
+        assert daemon.told[0] == ((1, 5, 0), (0, 0, 0))
         daemon.own = OwnWaits(Waits(1, 5, 0), Waits(0, 0, 1))
         await trio.sleep(0.5)
-        assert daemon.board.told[-1] == ((1, 5, 0), (0, 0, 1)), "who reads what is staged wants the disk"
+        assert daemon.told[-1] == ((1, 5, 0), (0, 0, 1)), "who reads what is staged wants the disk"
 
 
 async def test_one_alone_looks_now_and_then_whether_somebody_has_come() -> None:
     daemon = Daemon()
-    daemon.board.is_alone, daemon.pipeline.jobs = True, 1
+    daemon.is_alone = daemon.is_fetching = True
     async with running(daemon):
         await trio.sleep(10.5)
-        assert len(daemon.board.told) <= 12
-        daemon.board.is_alone, daemon.board.theirs = False, Waits(0, 0, 1)
+        assert len(daemon.told) <= 12
+        daemon.is_alone, daemon.theirs = False, Waits(0, 0, 1)
         await trio.sleep(1.1)
-        assert daemon.turns.limit == 1
+        assert daemon.share == FLOOR
 
 
 async def test_a_daemon_that_begins_anew_is_heard_from_its_beginning() -> None:
     daemon = Daemon()
-    daemon.pipeline.jobs = 1
-    daemon.board.theirs = Waits(1000, 10**12, 0)
+    daemon.is_fetching = True
+    daemon.theirs = Waits(1000, 10**12, 0)
     async with running(daemon):
         await trio.sleep(1)
-        assert daemon.turns.limit == math.inf, "what was before we came is nothing new"
-        daemon.board.theirs = Waits(3, 10**7, 0)
+        assert daemon.share == 1, "what was before we came is nothing new"
+        daemon.theirs = Waits(3, 10**7, 0)
         await trio.sleep(1)
-        assert daemon.turns.limit == math.inf
-        daemon.board.theirs = Waits(4, 2 * 10**7, 0)
+        assert daemon.share == 1
+        daemon.theirs = Waits(4, 2 * 10**7, 0)
         await trio.sleep(0.1)
-        assert daemon.turns.limit == 1
+        assert daemon.share == FLOOR
 
 
 async def test_a_ledger_that_fails_costs_nothing_but_fairness(logs: Logs) -> None:
     """It is told once."""
     logs.expect("goes on as if it was alone")
     daemon = Daemon()
-    daemon.pipeline.jobs = 1
-    daemon.board.theirs = Waits(0, 0, 1)
+    daemon.is_fetching = True
+    daemon.theirs = Waits(0, 0, 1)
     async with running(daemon):
         await trio.sleep(0.2)
-        assert daemon.turns.limit == 1
-        daemon.board.error = OSError(5, "Input/output error")
+        assert daemon.share == FLOOR
+        daemon.error = OSError(5, "Input/output error")
         await trio.sleep(5)
-        assert daemon.turns.limit == math.inf
+        assert daemon.share == 1
         assert len(logs.records) == 1
 
 
 async def test_a_cache_disk_that_hangs_does_not_hold_the_source_back() -> None:
     daemon = Daemon()
-    daemon.pipeline.jobs = 1
-    daemon.board.theirs = Waits(0, 0, 1)
+    daemon.is_fetching = True
+    daemon.theirs = Waits(0, 0, 1)
     async with running(daemon):
         await trio.sleep(0.2)
-        assert daemon.turns.limit == 1
+        assert daemon.share == FLOOR
         daemon.hangs = trio.Event()
         await trio.sleep(5)
-        assert daemon.turns.limit == math.inf
+        assert daemon.share == 1
         daemon.hangs.set()
         daemon.hangs = None
-        daemon.board.theirs = Waits(0, 0, 0)
+        daemon.theirs = Waits(0, 0, 0)
         await trio.sleep(100)
-        daemon.board.theirs = Waits(0, 0, 1)
+        daemon.theirs = Waits(0, 0, 1)
         await trio.sleep(0.1)
-        assert daemon.turns.limit == 1
+        assert daemon.share == FLOOR
 
 
 async def test_at_the_end_nothing_is_held_back() -> None:
     daemon = Daemon()
-    daemon.pipeline.jobs = 1
-    daemon.board.theirs = Waits(0, 0, 1)
+    daemon.is_fetching = True
+    daemon.theirs = daemon.of_the_disk = Waits(0, 0, 1)
     with trio.move_on_after(0.5):
-        await daemon.demand.run()
-    assert daemon.turns.limit == math.inf
+        await daemon.stepping_back.run()
+    assert daemon.share == daemon.stages[-1] == 1
 
 
 async def test_no_more_are_fetched_ahead_at_a_time_than_there_are_turns_and_readers_need_none() -> None:
