@@ -123,9 +123,7 @@ def _receive() -> tuple[bytes, list[int]]:
     return data, descriptors
 
 
-def serve(
-    config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover | None = None
-) -> None:
+def serve(config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover) -> None:
     """Set up the log and run the daemon in this process. Raises what it raises, logged."""
     from hfs.mounting import logs
 

@@ -73,8 +73,8 @@ class _Call:
 class Workers:
     """`running` is entered before anything else, and left last."""
 
-    def __init__(self, apart: Callable[[], int] | None = None, *, first: Callable[[], object] | None = None) -> None:
-        """`apart`: see the file's story; gives the descriptor that its calls work on, at the first call of a thread.
+    def __init__(self, apart: int | None = None, *, first: Callable[[], object] | None = None) -> None:
+        """`apart`: see the file's story; the descriptor that its calls work on.
 
         `first`: done by each thread before its first call. What it raises is what the call comes to, which is not
         made; the thread tries it again before the next one.
@@ -247,7 +247,7 @@ class Workers:
         apart, begun = False, self._first is None
         while (call := calls.get()) is not None:
             if self._apart is not None and not apart:
-                _keep_only(0, 1, 2, self._eventfd, self._apart())
+                _keep_only(0, 1, 2, self._eventfd, self._apart)
                 apart = True
             if not begun:
                 assert self._first is not None

@@ -19,7 +19,7 @@ class Basics:
     config: Config
     origins: Mapping[str, str]
     """Where each setting came from."""
-    handover: Handover | None
+    handover: Handover
     """None: the mount is made here."""
     journal: Journal
     metrics: Metrics

@@ -84,8 +84,7 @@ class CacheWatch:
                     log.info("%s", why)
                 told = why
                 continue
-            handover = self.basics.handover
-            if handover is None or not handover.resend:
+            if not self.basics.handover.resend:
                 log.warning("the cache can be used again; hfs umount and hfs mount, since no other daemon can follow")
                 return
             log.info("the cache can be used again; this daemon makes room for one that does")

@@ -38,7 +38,6 @@ from hfs.mountd.daemon.status import DaemonStatus
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import FetchStatus, Serving
 from hfs.mountd.files import FilesStatus
-from hfs.mountd.fuse import DevFuse
 from hfs.mountd.kernel import PlaneFigures
 from hfs.mountd.monitoring import MonitoringStatus
 from hfs.mountd.namespace import NamesStatus
@@ -64,7 +63,6 @@ async def open_control(
     files: FileService,
     ending: Ending,
     monitoring: MonitoringStatus,
-    device: DevFuse,
     nursery: trio.Nursery,
 ) -> AsyncIterator[ControlService]:
     """Answer until the block is left. Raises MountError."""
@@ -78,7 +76,7 @@ async def open_control(
         _cache_commands(basics, storage, names, files),
         cluster,
         Recordings(files.recorder, partial(_recall_all, storage, files)),
-        _refreshing(basics, storage, names, files, device, nursery),
+        _refreshing(basics, storage, names, files, nursery),
         storage.learners,
         lambda: names.permissions.why_nobody_is_asked,
         files.overlays.makers_may_come,
@@ -128,12 +126,12 @@ async def _recall_all(storage: Storage, files: FileService) -> None:
 
 
 def _refreshing(
-    basics: Basics, storage: Storage, names: NameService, files: FileService, device: DevFuse, nursery: trio.Nursery
+    basics: Basics, storage: Storage, names: NameService, files: FileService, nursery: trio.Nursery
 ) -> RefreshWork:
     async def tell_kernel(tell: Callable[[int], bool]) -> bool:
         async with storage.changed.changing(names.namespace.root.attributes):
             files.xattr_answers.root_without_acl(0)
-            told = await files.pushers.run_sync(tell, device.get(), abandon_on_cancel=True)
+            told = await files.pushers.run_sync(tell, basics.handover.connection_fd, abandon_on_cancel=True)
             files.xattr_answers.root_without_acl(0)  # what was asked before may have been answered meanwhile
             return told
 

@@ -35,8 +35,7 @@ from hfs.mountd.daemon.files import open_file_service
 from hfs.mountd.daemon.names import open_names
 from hfs.mountd.daemon.service import open_service
 from hfs.mountd.daemon.storage import open_storage
-from hfs.mountd.fuse import DevFuse
-from hfs.mountd.namespace import Journal, open_journal
+from hfs.mountd.namespace import open_journal
 from hfs.mountd.peers import end_mpi, open_joining
 from hfs.mountd.wire.handover import Handover
 
@@ -47,15 +46,12 @@ GARBAGE = (50_000, 20, 20)
 answered, and next to nothing here is in a cycle. With Python's own numbers it was a twentieth of the daemon's time."""
 
 
-def run(
-    config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover | None = None
-) -> None:
-    """Serve until unmounted, on the keeper's mount (`handover`) or one made here. `ready` is called once, when it
-    answers.
+def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover) -> None:
+    """Serve the keeper's mount until it is unmounted. `ready` is called once, when it answers.
 
     Raises ConfigError, MountError, SourceError before `ready`; then nothing is left mounted.
     """
-    if handover is not None and handover.foreign_pids:
+    if handover.foreign_pids:
         numbers_are_foreign()
     open_files = of_this_process()
     _step_back(config.nice)
@@ -79,14 +75,13 @@ async def _serve(
     origins: Mapping[str, str],
     ready: Callable[[], None],
     ends: list[Callable[[], None]],
-    handover: Handover | None,
+    handover: Handover,
     open_files: OpenFiles,
 ) -> None:
     """`ends`: what is left to be done without an event loop."""
-    journal = Journal() if handover is None else open_journal(handover)
+    journal = open_journal(handover)
     workers = Workers()
     basics = Basics(config, origins, handover, journal, Metrics(), Memory(trio.current_time), workers, open_files)
-    device = DevFuse()
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         await enter(workers.running())
@@ -96,8 +91,8 @@ async def _serve(
         nursery = await enter(_cancelled_at_exit())
         joined = await cluster.join(basics, storage, joining, nursery)
         names = await enter(open_names(basics, storage, nursery))
-        files = await enter(open_file_service(basics, storage, joined.peers, names, device, nursery))
-        service = await enter(open_service(basics, storage, joined, names, files, device, nursery))
+        files = await enter(open_file_service(basics, storage, joined.peers, names, nursery))
+        service = await enter(open_service(basics, storage, joined, names, files, nursery))
         await service.run(ready)
         log.info("%s: not served any more", config.mountpoint)
 

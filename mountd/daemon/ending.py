@@ -29,33 +29,19 @@ log = logging.getLogger(__name__)
 
 
 class Ending:
-    """The end of one daemon's mount. `handover` None: the mount was made by this daemon."""
+    """The end of one daemon's share of a mount."""
 
-    def __init__(self, mountpoint: str, handover: Handover | None) -> None:
+    def __init__(self, mountpoint: str, handover: Handover) -> None:
         self._mountpoint = mountpoint
         self._handover = handover
-        self._asked = False
         self._keeper_fd = -1
-        if handover is not None:
-            with contextlib.suppress(OSError):  # a kernel before 5.3, or it has ended already
-                self._keeper_fd = os.pidfd_open(handover.keeper_pid)
-        self._announced = False
-
-    def announced(self) -> None:
-        """The caller of `hfs mount` was told that the mount answers. Before that a fault takes it away."""
-        self._announced = True
-
-    @property
-    def unmounts(self) -> bool:
-        """Whether this daemon takes its mount away when it closes its session."""
-        return self._handover is None and (self._asked or not self._announced)
+        with contextlib.suppress(OSError):  # a kernel before 5.3, or it has ended already
+            self._keeper_fd = os.pidfd_open(handover.keeper_pid)
 
     @property
     def keeper(self) -> dict[str, object]:
         """For `hfs status`: what would start another daemon if this one crashed."""
         given = self._handover
-        if given is None:
-            return {"pid": None, "reason": "the mount was made by this daemon, and ends with it"}
         alive = self._has_keeper
         return {
             "pid": given.keeper_pid if alive else None,
@@ -84,12 +70,11 @@ class Ending:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP) as signals:
             async for number in signals:
                 if number in {signal.SIGUSR2, signal.SIGHUP}:
-                    takes_up = number == signal.SIGHUP and self._handover is not None and self._handover.resend
+                    takes_up = number == signal.SIGHUP and self._handover.resend
                     log.info("this daemon %s", "makes room for another one" if takes_up else "ends")
                     (make_room if takes_up else terminate)()
                     continue
                 log.info("%s: unmounting", signal.Signals(number).name)
-                self._asked = True
                 if self._has_keeper:
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(self._keeper_fd, signal.SIGUSR1)
@@ -100,7 +85,7 @@ class Ending:
 
     def _unmount(self) -> None:
         """Of a mount whose keeper has died."""
-        if self._handover is None or device_at(self._mountpoint) != self._handover.device:
+        if device_at(self._mountpoint) != self._handover.device:
             return
         try:
             unmount(self._mountpoint, self._handover.device)

@@ -51,7 +51,7 @@ from hfs.mountd.files import (
     UnusedPages,
     open_again,
 )
-from hfs.mountd.fuse import DevFuse, KernelPageCache
+from hfs.mountd.fuse import KernelPageCache
 from hfs.mountd.hints import FollowedPlans, HintFollower
 from hfs.mountd.kernel import DataPlane, DiskReads, XattrAnswers, let_go_of_pages
 from hfs.mountd.namespace import Namespace, Node, seconds
@@ -88,19 +88,19 @@ class FileService:
 
 @asynccontextmanager
 async def open_file_service(
-    basics: Basics, storage: Storage, peers: JobPeers | None, names: NameService, device: DevFuse, nursery: trio.Nursery
+    basics: Basics, storage: Storage, peers: JobPeers | None, names: NameService, nursery: trio.Nursery
 ) -> AsyncIterator[FileService]:
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
     config, metrics, source, cache = basics.config, basics.metrics, storage.source, storage.cache
     namespace, queue = names.namespace, storage.queue
     recorder = Recorder(partial(storage.fetches.pause, True))
-    pushers = Workers(apart=device.get)
+    pushers = Workers(apart=basics.handover.connection_fd)
     async with pushers.running():
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
         fetch = fetching(basics, storage, peers, namespace, page_cache, lambda: recorder.active, nursery)
         siblings = _siblings(basics, storage, namespace, nursery)
         passthrough = Passthrough(cache, metrics)
-        plane, pages = storage.plane, _unused_pages(storage, names, pushers, device)
+        plane, pages = storage.plane, _unused_pages(basics, storage, names, pushers)
         overlays = _overlays(basics, storage, names, pages, recorder, nursery)
         io_mode = _io_mode(basics, storage, peers, names, passthrough, overlays)
         hears = recorder, fetch.plans
@@ -152,7 +152,7 @@ async def open_file_service(
 def _seen_at(basics: Basics) -> str | None:
     """Where this daemon sees the mount that it serves; None too where it would not know its own look for one."""
     handover = basics.handover
-    if handover is None or not handover.given:
+    if not handover.given:
         return basics.config.mountpoint
     if handover.foreign_pids:
         return None
@@ -184,7 +184,6 @@ def _is_heard(recorder: Recorder, fetch: Fetching) -> bool:
 
 
 async def _open_again(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> None:
-    counts_fd = basics.handover.opens_fd if basics.handover is not None else -1
     await open_again(
         names.inherited,
         basics.journal,
@@ -193,7 +192,7 @@ async def _open_again(basics: Basics, storage: Storage, names: NameService, pass
         storage.cache,
         passthrough,
         storage.plane,
-        counts_fd,
+        basics.handover.opens_fd,
     )
     if basics.journal.generation:
         storage.sent_away.inherit()
@@ -294,11 +293,12 @@ def _stepping_back(
     return SteppingBack(storage.own_cache.exchange, what, own_waits, basics.metrics, basics.workers.run_sync)
 
 
-def _unused_pages(storage: Storage, names: NameService, pushers: Workers, device: DevFuse) -> UnusedPages:
+def _unused_pages(basics: Basics, storage: Storage, names: NameService, pushers: Workers) -> UnusedPages:
     one_at_a_time = trio.CapacityLimiter(1)
 
     async def let_go(nodes: Sequence[int]) -> None:
-        await pushers.run_sync(let_go_of_pages, device.get(), nodes, limiter=one_at_a_time, abandon_on_cancel=True)
+        connection_fd = basics.handover.connection_fd
+        await pushers.run_sync(let_go_of_pages, connection_fd, nodes, limiter=one_at_a_time, abandon_on_cancel=True)
 
     return UnusedPages(names.namespace, storage.cache, storage.xattr_answers, let_go)
 

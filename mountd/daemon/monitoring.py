@@ -89,9 +89,9 @@ class _Figures:
     def _add_daemon(self, figures: dict[str, Figure]) -> None:
         basics, handover = self._basics, self._basics.handover
         figures["start_time_s"] = self._started_s
-        figures["mount_start_time_s"] = self._started_s if handover is None else handover.mounted_s
-        figures["keeper.restarts"] = 0 if handover is None else handover.restarts
-        figures["keeper.hung"] = 0 if handover is None else handover.hung
+        figures["mount_start_time_s"] = handover.mounted_s
+        figures["keeper.restarts"] = handover.restarts
+        figures["keeper.hung"] = handover.hung
         figures["memory.buffer_bytes"] = self._files.fetch.buffers.used_bytes
         figures["background_faults"] = sum(faults().values())
         figures["descriptors.refused"] = basics.open_files.refused

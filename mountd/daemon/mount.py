@@ -11,13 +11,11 @@ import trio
 from hfs.mountd.base.errors import MountError, SourceError
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.control import ControlService
-from hfs.mountd.daemon.ending import Ending
 from hfs.mountd.daemon.files import FileService
 from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fuse import (
     Boundary,
-    DevFuse,
     DirectoryReplies,
     EntryReplies,
     FastHandlers,
@@ -38,7 +36,6 @@ def fuse_of(
     names: NameService,
     files: FileService,
     control: ControlService,
-    device: DevFuse,
     nursery: trio.Nursery,
 ) -> Fuse:
     """What answers the kernel, not mounted yet."""
@@ -51,7 +48,7 @@ def fuse_of(
         if not storage.changed.held:
             with suppress(SourceError):
                 namespace.node(node_id)
-                await storage.changed.before_stale(node_id, lambda: forget_all_names(device.get()))
+                await storage.changed.before_stale(node_id, lambda: forget_all_names(basics.handover.connection_fd))
             return  # a node of an earlier daemon: all names were looked up since, but by who is still in an old overlay
         await storage.changed.wait()
 
@@ -80,7 +77,7 @@ def fuse_of(
     return Fuse(
         handlers,
         fast,
-        device,
+        basics.handover,
         files.plane,
         storage.fetches,
         basics.workers.results_fd,
@@ -89,29 +86,19 @@ def fuse_of(
 
 
 @asynccontextmanager
-async def mounted(
-    basics: Basics, storage: Storage, files: FileService, fuse: Fuse, device: DevFuse, ending: Ending
-) -> AsyncIterator[None]:
+async def mounted(basics: Basics, storage: Storage, files: FileService, fuse: Fuse) -> AsyncIterator[None]:
     """The mount is there until the block is left, though nobody answers yet. Raises MountError."""
-    config = basics.config
     try:
-        fuse.mount(
-            config.mountpoint,
-            config.source,
-            allow_other=config.allow_other,
-            noexec=config.noexec,
-            overlay=storage.cache.lender.on_overlay,
-            handover=basics.handover,
-        )
+        fuse.begin(overlay=storage.cache.lender.on_overlay)
     except RuntimeError as error:
-        raise MountError(f"{config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
+        raise MountError(f"{basics.config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
     try:
         if basics.journal.generation:
             # What the kernel has agreed on is known; an open must not be answered in another mode.
-            await files.io_mode.start(device.get())
+            await files.io_mode.start(basics.handover.connection_fd)
         yield
     finally:
         try:
             files.passthrough.stop()
         finally:
-            fuse.close(unmount=ending.unmounts)
+            fuse.close()

@@ -25,11 +25,10 @@ from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.status import DaemonStatus
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.files import ChangedNames, have_names_looked_up
-from hfs.mountd.fuse import DevFuse, Fuse
+from hfs.mountd.fuse import Fuse
 from hfs.mountd.kernel import tune
 from hfs.mountd.namespace import Believing, Namespace
 from hfs.mountd.peers import Membership
-from hfs.mountd.supervisor.table import device_at
 from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)
@@ -56,8 +55,6 @@ class Service:
     files: FileService
     changed: ChangedNames
     status: DaemonStatus
-    connection_fd: int
-    """The mount's descriptor of /dev/fuse."""
     fuse: Fuse
     ending: Ending
     cache_watch: CacheWatch
@@ -65,7 +62,7 @@ class Service:
     async def _have_names_looked_up(self) -> None:
         namespace = self.names.namespace
         async with self.changed.changing(namespace.root.attributes):  # overlays know what is known no more
-            await have_names_looked_up(namespace, self.connection_fd, self.basics.workers.run_sync)
+            await have_names_looked_up(namespace, self.basics.handover.connection_fd, self.basics.workers.run_sync)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer until the mount is gone. `ready` is called once, when it answers."""
@@ -90,7 +87,6 @@ async def open_service(
     joined: Membership,
     names: NameService,
     files: FileService,
-    device: DevFuse,
     nursery: trio.Nursery,
 ) -> AsyncIterator[Service]:
     """Mount, and start what runs by itself. The mount goes first when the block is left, so that nobody asks any more.
@@ -100,18 +96,17 @@ async def open_service(
     ending = Ending(basics.config.mountpoint, basics.handover)
     async with (
         open_metrics(basics, storage, names, files, nursery) as monitoring,
-        open_control(basics, storage, joined, names, files, ending, monitoring, device, nursery) as control,
+        open_control(basics, storage, joined, names, files, ending, monitoring, nursery) as control,
     ):
-        fuse = fuse_of(basics, storage, names, files, control, device, nursery)
-        async with mounted(basics, storage, files, fuse, device, ending):
+        fuse = fuse_of(basics, storage, names, files, control, nursery)
+        async with mounted(basics, storage, files, fuse):
             believing = Believing(storage.cache, names.namespace, nursery)
             start_for_life(nursery, "sweep of names", _sweep, names.namespace)
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             is_new = basics.journal.generation == 0
-            device_of_mount = "" if basics.handover is None else basics.handover.device
-            await files.overlays.begin(names.namespace.root.attributes, device_of_mount, is_new=is_new)
+            await files.overlays.begin(names.namespace.root.attributes, basics.handover.device, is_new=is_new)
             start_for_life(nursery, "overlays", files.overlays.run)
             start_for_life(nursery, "fetching damaged files again", storage.refetching.run, names.namespace)
             if not is_new:
@@ -125,7 +120,7 @@ async def open_service(
                 "small files",
                 partial(
                     files.pipeline.run,
-                    device.get(),
+                    basics.handover.connection_fd,
                     basics.workers.run_sync,
                     threads=ahead + _FOR_READERS,
                     ahead_threads=ahead,
@@ -135,15 +130,21 @@ async def open_service(
             start_for_life(nursery, "stepping back", files.stepping_back.run)
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             watch = CacheWatch(basics, storage.source, storage.own_cache, storage.cache, storage.settings)
-            yield Service(basics, names, files, storage.changed, control.daemon, device.get(), fuse, ending, watch)
+            yield Service(
+                basics,
+                names,
+                files,
+                storage.changed,
+                control.daemon,
+                fuse,
+                ending,
+                watch,
+            )
 
 
-async def _announce_again(
-    handover: Handover | None, config: Config, status: DaemonStatus, ready: Callable[[], None]
-) -> None:
+async def _announce_again(handover: Handover, config: Config, status: DaemonStatus, ready: Callable[[], None]) -> None:
     """As `_announce`, of a mount that another daemon has served. It may have been taken out of the tree, and is not
     looked at: a thread that asks its own daemon could keep it from ending."""
-    assert handover is not None
     log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)
     ready()
     status.tuned(await trio.to_thread.run_sync(tune, handover.device, abandon_on_cancel=True))
@@ -152,23 +153,16 @@ async def _announce_again(
 async def _announce(service: Service, ready: Callable[[], None]) -> None:
     """Tell the kernel our settings and the caller that the mount answers, once it does."""
     config, handover = service.basics.config, service.basics.handover
-    is_given = handover is not None and handover.given
-    device = handover.device if handover is not None and is_given else None
-    if device is None:
-        device = await trio.to_thread.run_sync(device_at, config.mountpoint)
-    if device is None:
-        raise MountError(f"{config.mountpoint}: the mount is not in /proc/self/mountinfo")
-    service.status.tuned(await trio.to_thread.run_sync(tune, device))
+    service.status.tuned(await trio.to_thread.run_sync(tune, handover.device))
     with trio.move_on_after(_ANSWER_LIMIT_S) as limit:
-        if is_given:  # it may be seen nowhere here, or not be ours to look at
+        if handover.given:  # it may be seen nowhere here, or not be ours to look at
             await service.fuse.wait_begun()
         else:
             await trio.to_thread.run_sync(os.stat, config.mountpoint, abandon_on_cancel=True)
     if limit.cancelled_caught:
         raise MountError(f"{config.mountpoint}: the mount does not answer after {_ANSWER_LIMIT_S:.0f} s")
-    await service.files.io_mode.start(service.connection_fd)
+    await service.files.io_mode.start(handover.connection_fd)
     log.info("%s: serving %s", config.mountpoint, config.source)
-    service.ending.announced()
     ready()
 
 

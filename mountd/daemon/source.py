@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.config.source_user import SourceUser
 from hfs.mountd.core.workers import Workers
@@ -40,7 +40,7 @@ def _user(basics: Basics) -> ReadingUser | None:
     if basics.config.as_user is None:
         return None
     who = Credentials(*SourceUser.of(basics.config.as_user))
-    return ReadingUser(who, wholly=basics.handover is None or is_private(basics.handover.source_fd))
+    return ReadingUser(who, wholly=is_private(basics.handover.source_fd))
 
 
 async def _try(workers: Workers, user: ReadingUser) -> None:
@@ -53,14 +53,8 @@ async def _try(workers: Workers, user: ReadingUser) -> None:
 
 def _open(basics: Basics, user: ReadingUser | None, workers: Workers) -> Source:
     """In a thread."""
-    config, handover = basics.config, basics.handover
-    try:
-        if handover is not None:  # by its path it might be the mount itself
-            root_fd = os.dup(handover.source_fd)
-        else:
-            root_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigError(f"source: {config.source}: {error.strerror}; name a directory that you can read") from error
+    config = basics.config
+    root_fd = os.dup(basics.handover.source_fd)  # by its path it might be the mount itself
     threads = SourceThreads(
         basics.metrics,
         demand=config.source_threads,
@@ -72,7 +66,7 @@ def _open(basics: Basics, user: ReadingUser | None, workers: Workers) -> Source:
     )
     return Source(
         root_fd,
-        os.path.realpath(config.source) if handover is None else os.readlink(f"/proc/self/fd/{root_fd}"),
+        os.readlink(f"/proc/self/fd/{root_fd}"),
         config.source_id or basics.journal.mount.source_id(identify(root_fd).id),
         threads,
         basics.metrics,

@@ -137,13 +137,13 @@ async def _open_as_can_be(
     begun (but where several users share the root any of them may have been first in the cache's place), and no release
     taken over to that cannot open it: the one that serves goes on. Raises as `open_storage`."""
     handover = basics.handover
-    is_first = handover is None or (handover.asked and handover.generation == 0)
-    if handover is not None and handover.asked and not is_first:
+    is_first = handover.asked and handover.generation == 0
+    if handover.asked and not is_first:
         own = await stack.enter_async_context(open_own_cache(basics, source))
         return own, await stack.enter_async_context(opening(own))
     # A thread of one that was killed has the locks as long as it sleeps in the kernel, perhaps until we answer it.
     held = "the daemon before was killed, and a thread of it that sleeps in the kernel holds the cache"
-    why = held if handover is not None and handover.lingers else await why_silent(basics.config.cache)
+    why = held if handover.lingers else await why_silent(basics.config.cache)
     if why is None:
         shared = False
         try:

@@ -14,12 +14,10 @@ from hfs.mountd.fuse.interrupts import Interrupts
 from hfs.mountd.fuse.opened_files import FileReplies
 from hfs.mountd.fuse.push import KernelPageCache
 from hfs.mountd.fuse.quota import RequestQuota
-from hfs.mountd.fuse.session import DevFuse
 from hfs.mountd.fuse.xattrs import XattrReplies
 
 __all__ = [
     "Boundary",
-    "DevFuse",
     "DirectoryReplies",
     "EntryReplies",
     "FastHandlers",

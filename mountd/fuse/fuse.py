@@ -1,4 +1,4 @@
-"""One mount's life: made, or taken up from the daemon before; served until it is unmounted; let go of.
+"""One daemon's share of a mount: the keeper's connection, taken up; served until it is unmounted; let go of.
 
 What the requests are answered is told in `handlers` and `fast_handlers`.
 """
@@ -21,7 +21,6 @@ from hfs.mountd.core.beat import Beat
 from hfs.mountd.fuse.fast_handlers import FastHandlers
 from hfs.mountd.fuse.handlers import Handlers
 from hfs.mountd.fuse.quota import MAX_REQUESTS
-from hfs.mountd.fuse.session import DevFuse, open_session
 from hfs.mountd.wire.handover import Handover
 
 _MOST_THREADS = 4
@@ -41,64 +40,55 @@ _LOOK_S = 1.0
 
 
 class Fuse:
-    """One mount. `mount` makes it, `run` serves it until it is unmounted, `close` takes what is left away."""
+    """One mount. `begin` takes it up, `run` serves it until it is unmounted, `close` lets go of it."""
 
     def __init__(
         self,
         handlers: Handlers,
         fast: FastHandlers,
-        device: DevFuse,
+        handover: Handover,
         plane: DataPlane,
         fetches: SmallFetches,
         yield_fd: int,
         *,
         threads: int,
     ) -> None:
-        """`device` is told when the mount is made. `threads`: of the data plane; 0: as many as make sense.
+        """`threads`: of the data plane; 0: as many as make sense.
 
         `yield_fd`: while it is readable, the event loop has its turn before further requests are answered at once.
         """
         self._handlers = handlers
         self._fast = fast
-        self._device = device
+        self._handover = handover
         self._plane = plane
         self._fetches = fetches
         self._yield_fd = yield_fd
         self._threads = threads or min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-        self._mounted = False
-        self._resends = False
-        self._beats_fd = -1
+        self._begun = False
         self._serving = trio.CancelScope()
 
-    def mount(
-        self,
-        mountpoint: str,
-        source: str,
-        *,
-        allow_other: bool,
-        noexec: bool,
-        overlay: bool,
-        handover: Handover | None = None,
-    ) -> None:
-        """Mount on `mountpoint`, or go on with the keeper's mount. `overlay`: the cache lies on an overlay file system.
+    def begin(self, *, overlay: bool) -> None:
+        """Make libfuse's session of the mount. `overlay`: the cache lies on an overlay file system.
 
         Raises RuntimeError as libfuse does, with its reason on standard error; MountError.
         """
+        fastpath.libfuse_in_use()
         interrupted = self._handlers.boundary.interrupts.interrupted
         fastpath.want(interrupted, self._fast, yield_fd=self._yield_fd, stack_depth=int(overlay))
-        self._device.opened(
-            open_session(self._handlers, mountpoint, source, allow_other=allow_other, noexec=noexec, handover=handover)
-        )
-        self._resends = handover is not None and handover.generation > 0
-        self._beats_fd = -1 if handover is None else handover.beats_fd
-        self._mounted = True
+        fastpath.feed(self._handover.init)
+        # Whoever mounts has set the other options.
+        pyfuse3.init(self._handlers, f"/dev/fd/{self._handover.connection_fd}", {"default_permissions"})
+        self._begun = True
+        fastpath.check_in_front()
+        os.set_blocking(self._handover.connection_fd, False)  # the extension asks whether there is another request
 
     async def run(self) -> None:
         """Answer requests until the mount is gone, or `terminate` is called. Raises MountError."""
-        if self._resends:  # before anything is read: it would come a second time
-            fastpath.resend(self._device.get())
-        self._plane.start(self._device.get(), self._threads, self._beats_fd)
-        beat = Beat(self._beats_fd)
+        connection_fd, beats_fd = self._handover.connection_fd, self._handover.beats_fd
+        if self._handover.generation:  # before anything is read: it would come a second time
+            fastpath.resend(connection_fd)
+        self._plane.start(connection_fd, self._threads, beats_fd)
+        beat = Beat(beats_fd)
         try:
             with self._serving:
                 async with trio.open_nursery() as nursery:
@@ -119,7 +109,7 @@ class Fuse:
         """Tell the keeper that the event loop turns. End `run` when the kernel has dropped the connection: requests
         whose readers have gone may wait for ever."""
         connection = select.poll()
-        connection.register(self._device.get(), select.POLLERR)
+        connection.register(self._handover.connection_fd, select.POLLERR)
         while not connection.poll(0):  # nobody sets an event: the kernel does not tell
             beat.turn()
             await trio.sleep(_LOOK_S)
@@ -139,8 +129,8 @@ class Fuse:
         pyfuse3.terminate()
         self._serving.deadline = trio.current_time() + _LAST_MOMENT_S
 
-    def close(self, *, unmount: bool) -> None:
-        """Let go of the session; with `unmount` take the mount away too."""
-        if self._mounted:
-            self._mounted = False
-            pyfuse3.close(unmount=unmount)
+    def close(self) -> None:
+        """Let go of the session."""
+        if self._begun:
+            self._begun = False
+            pyfuse3.close(unmount=False)

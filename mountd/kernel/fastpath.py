@@ -5,7 +5,6 @@ Imported before pyfuse3, because importing loads the extension in front of libfu
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -116,16 +115,6 @@ def check_in_front() -> None:
     """Once the session is made. Raises MountError where pyfuse3 has made it without the extension."""
     if not EXTENSION.found()[0]:
         raise MountError(f"pyfuse3 was built with another libfuse than the extension: {_BUILT_ANEW}")
-
-
-def connections() -> set[int]:
-    """Descriptors of this process that are connections to the kernel's FUSE; pyfuse3 does not tell its own."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
-                found.add(int(name))
-    return found
 
 
 def resend(connection_fd: int) -> None:

@@ -68,15 +68,13 @@ def descriptors_of(data: bytes) -> int:
         return _DESCRIPTORS  # `handed_over` says what is wrong
 
 
-def handed_over(data: bytes, descriptors: Sequence[int]) -> Handover | None:
-    """The handover in what a daemon got on stdin; None if there is none. Raises ConfigError for something else."""
+def handed_over(data: bytes, descriptors: Sequence[int]) -> Handover:
+    """The handover in what a daemon got on stdin. Raises ConfigError for something else."""
     try:
-        record = json.loads(data).get("handover")
-        if record is None:
-            return None
+        record = json.loads(data)["handover"]
         connection, source, first, second, *opens = descriptors
         numbers = {"connection_fd": connection, "source_fd": source, "journal_fds": (first, second)}
         numbers |= dict(zip(("opens_fd", "beats_fd"), opens, strict=False))
         return msgspec.convert({**record, **numbers}, Handover)
-    except (ValueError, TypeError, AttributeError, msgspec.ValidationError) as error:
+    except (LookupError, ValueError, TypeError, msgspec.ValidationError) as error:
         raise ConfigError(f"the handover cannot be read: {error}") from None

@@ -165,7 +165,7 @@ async def test_a_thread_that_hangs_holds_nobody_up_at_the_end() -> None:
 async def test_threads_apart_hold_nothing_but_what_they_work_on() -> None:
     """A thread that cannot be killed keeps no file open and no lock held."""
     (read_end, write_end), (kept, other) = os.pipe(), os.pipe()
-    workers = Workers(apart=lambda: kept)
+    workers = Workers(apart=kept)
     try:
         async with workers.running():
             held = await workers.run_sync(lambda: set(os.listdir("/proc/thread-self/fd")))

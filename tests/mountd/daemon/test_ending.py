@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from hfs.mountd.daemon.ending import Ending
+from hfs.mountd.wire.handover import Handover
 
 SENT_BY_KEEPERS = (signal.SIGUSR2, signal.SIGHUP)
 
@@ -27,7 +28,7 @@ def _handlers_as_before() -> Iterator[None]:
 @pytest.mark.parametrize("number", SENT_BY_KEEPERS)
 def test_a_signal_to_end_that_comes_too_late_is_no_end(number: signal.Signals) -> None:
     async def main() -> None:
-        ending = Ending("/data", None)
+        ending = Ending("/data", Handover(-1, b"", -1, (-1, -1), 0))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ending.wait, lambda: None, lambda: None)
             await trio.testing.wait_all_tasks_blocked()

@@ -1,5 +1,6 @@
 """What the parts of storage know of each other, with a real source and a real cache in folders."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage, open_storage
 from hfs.mountd.namespace import Journal
+from hfs.mountd.wire.handover import Handover
 from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join
 from tests.support.faults import CHUNK_BYTES, stage
@@ -50,7 +52,9 @@ async def test_the_cache_knows_what_an_order_names_and_evicts_other_files(tmp_pa
     )
     workers = Workers()
     memory = Memory(trio.current_time)
-    basics = Basics(config, {}, None, Journal(), Metrics(), memory, workers, OpenFiles(1024))
+    source_fd = os.open(config.source, os.O_RDONLY | os.O_DIRECTORY)
+    handover = Handover(-1, b"", source_fd, (-1, -1), 0)
+    basics = Basics(config, {}, handover, Journal(), Metrics(), memory, workers, OpenFiles(1024))
     with trio.fail_after(20):
         async with workers.running(), open_storage(basics) as storage:
             await storage.cache.ready.wait()
@@ -58,3 +62,4 @@ async def test_the_cache_knows_what_an_order_names_and_evicts_other_files(tmp_pa
             await follow(storage, named)
             assert await storage.cache.evictor.wait_room(3 * ROOM_BYTES)
             assert (named.complete, other.complete) == (True, False)
+    os.close(source_fd)
