@@ -25,9 +25,8 @@ from hfs.mountd.base.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, is_refusal
-from hfs.mountd.source.places import Places
+from hfs.mountd.source.places import Hanging, Places
 from hfs.mountd.source.user_context import ReadingUser
-from hfs.policies.hanging import Hanging
 
 Pool = Literal["metadata", "demand", "prefetch"]
 Value = TypeVar("Value")

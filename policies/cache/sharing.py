@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 _STEPS = 8
 _LEAST_STEP_BYTES = 1 << 30
 """A grant costs a lock and a few small files, a millisecond: at 2 GB/s of staging a thousandth of the time."""
-_LEFT_SHARE = 8
-"""A step leaves an eighth of what is free, so that a cache that comes finds some until the others have made room."""
+_AHEAD_SHARE = 2
+"""And at most half of what is free, so that a cache that comes finds some until the others have made room."""
 
 
 def step_bytes(size_bytes: int) -> int:
@@ -30,7 +30,7 @@ def grant_bytes(size_bytes: int, others_bytes: int, own_bytes: int, used_bytes: 
     if used_bytes + wanted_bytes <= own_bytes:
         return min(own_bytes, free_bytes)
     beyond_bytes = max(0, free_bytes - used_bytes)
-    ahead_bytes = min(step_bytes(size_bytes), beyond_bytes - beyond_bytes // _LEFT_SHARE)
+    ahead_bytes = min(step_bytes(size_bytes), beyond_bytes // _AHEAD_SHARE)
     return min(free_bytes, max(own_bytes, used_bytes + max(wanted_bytes, ahead_bytes)))
 
 

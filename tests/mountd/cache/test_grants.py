@@ -99,12 +99,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield found
 
 
-async def test_one_alone_has_all_of_a_small_root_but_an_eighth_of_what_is_free(node: Node) -> None:
+async def test_one_alone_takes_half_of_what_is_free_of_a_small_root_until_it_has_all(node: Node) -> None:
     grants = await node.cache("a", 100)
-    assert node.granted() == {"a": 800}
-    assert (node.rooms["a"].capacity_bytes, node.rooms["a"].limit_bytes()) == (800, SIZE)
-    node.rooms["a"].charge(700)
+    assert node.granted() == {"a": 500}
+    assert (node.rooms["a"].capacity_bytes, node.rooms["a"].limit_bytes()) == (500, SIZE)
+    node.rooms["a"].charge(400)
     await grants.want(100)
+    assert node.granted() == {"a": 700}
+    node.rooms["a"].charge(200)
+    await grants.want(200)
     assert node.granted() == {"a": SIZE}
     await grants.end(100)
     assert node.granted() == {"a": 100}
@@ -113,9 +116,9 @@ async def test_one_alone_has_all_of_a_small_root_but_an_eighth_of_what_is_free(n
 async def test_a_second_one_has_its_share_of_what_the_first_does_not_use(node: Node) -> None:
     await node.cache("a", 100)
     second = await node.cache("b")
-    assert node.rooms["b"].capacity_bytes == 88, "of what was left"
-    await second.want(200)
-    assert node.granted() == {"a": 450, "b": 394}
+    assert node.rooms["b"].capacity_bytes == 200, "of what was left"
+    await second.want(420)
+    assert node.granted() == {"a": 450, "b": 420}
     assert node.rooms["a"].used_bytes == 100
     assert node.lacking() == {}
 
@@ -321,5 +324,5 @@ async def test_a_ledger_that_fails_costs_room_and_nothing_else(
     monkeypatch.setattr(Ledger, "take", broken)
     await grants.want(SIZE)
     await grants.keep(trio.lowlevel.checkpoint)
-    assert node.rooms["a"].capacity_bytes == 800
+    assert node.rooms["a"].capacity_bytes == 500
     assert len(logs.records) == 1

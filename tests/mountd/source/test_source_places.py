@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.source.places import Places, SourcePlace
-from hfs.policies.hanging import Hanging
+from hfs.mountd.source.places import Hanging, Places, SourcePlace
 
 
 def places(count: int = 4, most: int = 16, slow_s: float = 1.0) -> Places:

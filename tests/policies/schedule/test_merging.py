@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.policies.schedule.merging import Wanted, merge
+from hfs.policies.schedule.fetch_order import Wanted, merge
 
 
 def wanted(units: list[int], due_s: list[float], *, more: bool = False, ahead: int = 0) -> Wanted:

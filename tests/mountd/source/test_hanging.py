@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.policies.hanging import Hanging
+from hfs.mountd.source.places import Hanging
 
 NAMES = st.sampled_from([b"a", b"b", b"c"])
 DIRECTORIES = st.lists(NAMES, max_size=5).map(b"/".join)
