@@ -94,10 +94,6 @@ class ChunkSet:
             raise IndexError(f"chunk {index} of {self.count}")
         self._bits |= 1 << index
 
-    def add_all(self) -> None:
-        """Put every chunk in."""
-        self._bits = (1 << self.count) - 1
-
     def discard(self, index: int) -> None:
         """Take chunk `index` out, if it is in."""
         if index >= 0:

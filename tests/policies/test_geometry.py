@@ -80,7 +80,8 @@ def test_a_chunk_set_behaves_as_a_set(count: int, steps: list[tuple[str, int]]) 
             chunks.discard(index)
             model.discard(index)
         elif step == "all":
-            chunks.add_all()
+            for each in range(count):
+                chunks.add(each)
             model = set(range(count))
         elif step == "clear":
             chunks.clear()

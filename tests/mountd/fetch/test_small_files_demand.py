@@ -210,7 +210,7 @@ async def test_what_an_earlier_run_has_staged_is_not_read() -> None:
         desk.parts.staging.all_in_memory = False
         for i in range(100, 200):
             version = source.tree[b"d/%d" % i].version(source.source_id)
-            (await desk.parts.staging.files.get(version, b"d/%d" % i)).present.add_all()
+            (await desk.parts.staging.files.get(version, b"d/%d" % i)).present.add(0)
         for name in names(100):
             await desk.opens(name)
         # Of the first nothing was staged, so the looking stops.
