@@ -128,7 +128,7 @@ def check(ctx: click.Context, /, file: str, root: str | None, as_json: bool) -> 
 
     Ends with 0 if it does, with 1 if it must be built again.
     """
-    from hfs.layouts.check import faults
+    from hfs.layouts.registry import faults
 
     found = _loaded(file)
     root = _root_of(found) if root is None else root

@@ -1,7 +1,6 @@
 """Layouts of NumPy files: where row i (along axis 0) of an array lies, in .npy files and the members of .npz ones.
 
 Never runs in a training job. Headers are read with NumPy's own functions, members found with zipfile; no data is read.
-`npz.py` is the other format of this noun.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hfs.layouts.format import Format
+from hfs.layouts.format import DATASET, Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
@@ -141,3 +140,10 @@ def _rows(file: SourceFile, at: int, size: int, name: str) -> tuple[npt.NDArray[
 
 
 FORMAT = Format("npy", "a row of the array", lambda _, head: head.startswith(b"\x93NUMPY"), build_npy)
+FORMAT_OF_SEVERAL = Format(
+    "npz",
+    "a row of each array named by --dataset",
+    lambda path, head: head.startswith(b"PK") and path.endswith(".npz"),
+    build_npz,
+    [DATASET],
+)

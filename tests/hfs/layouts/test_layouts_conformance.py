@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hfs.layouts import reading
-from hfs.layouts.check import faults
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.registry import build, formats, recognised
+from hfs.layouts.registry import build, faults, formats, recognised
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tree import build_tree
 from hfs.mountd.base.errors import ConfigError

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfs.layouts.check import faults
 from hfs.layouts.keys import positions
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.npy import build_npy, build_npz
-from hfs.layouts.registry import build
+from hfs.layouts.registry import build, faults
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tfrecord import build_tfrecord
 from hfs.layouts.tree import build_tree
