@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from hfs.cli import CommandGroup
+from hfs.cli.figures import count, duration, size
 from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.quantities import parse_duration, parse_size
 from hfs.planning.measuring import NotMeasured, file_rate, look_through
 from hfs.planning.planning import Given, rate_of
-from hfs.planning.recorded import load, recorded
-from hfs.planning.simulating import MOST_NODES, PARTS, fits_bytes, inputs_of, mount_of, recommended, rows
+from hfs.planning.recorded import Recorded, load, recorded
+from hfs.planning.simulating import (
+    MOST_NODES,
+    PARTS,
+    Row,
+    SimulationInputs,
+    advice,
+    fits_bytes,
+    inputs_of,
+    mount_of,
+    recommended,
+    rows,
+)
 from hfs.policies.cache.evictions import DEFAULT
 from hfs.policies.simulation.pieces import WAYS
 
 _EPOCHS = 3
 """The first, and two after it: where the cache is full they are alike."""
+_NAMES = {
+    "latency_s": "a fetch from SOURCE takes",
+    "source_rate": "SOURCE gives all nodes together",
+    "between_s": "between two reads of a reader",
+    "readers": "readers of a node",
+}
 
 
 @click.group(cls=CommandGroup)
@@ -95,19 +115,17 @@ def simulate(
         shown = {"inputs": inputs.shown(), "data": data, "notes": found.notes}
         click.echo(json.dumps({**shown, "rows": [row.shown() for row in made], "recommended": best.shown()}))
     else:
-        from hfs.cli.trace_tables import show
-
-        show(found, inputs, made, best, whole_bytes)
+        _show(found, inputs, made, best, whole_bytes)
 
 
 def _size(text: str) -> int:
     try:
-        size = parse_size(text)
+        found = parse_size(text)
     except (ValueError, TypeError):
-        size = 0
-    if not size:
+        found = 0
+    if not found:
         raise ConfigError(f"--cache-size is {text!r}: give a size like 240GB")
-    return size
+    return found
 
 
 def _duration(option: str, text: str) -> Given:
@@ -153,3 +171,60 @@ def _measured(source: str) -> dict[str, Given]:
         "latency_s": Given(1 / alone.files_a_second, "measured", "a file, its bytes included"),
         "source_rate": Given(together.bytes_a_second, "measured", note),
     }
+
+
+def _show(found: Recorded, inputs: SimulationInputs, made: Sequence[Row], best: Row, whole_bytes: int) -> None:
+    """Print what was simulated, and what is recommended."""
+    from rich.markup import escape
+
+    from hfs.cli.render import new_table, stdout
+
+    console = stdout()
+    table = new_table("inputs", "", "value", "")
+    table.columns[1].justify = "right"
+    files = len(set(found.pieces.files.tolist()))
+    table.add_row("data", size(found.bytes), f"{count(files, 'file')}; a cache of {size(whole_bytes)} holds all")
+    order = "in the order of the names" if found.in_order else "in random order"
+    table.add_row("epochs in the trace", f"{len(found.epochs)}", order)
+    for name, title in _NAMES.items():
+        given = getattr(inputs, name)
+        table.add_row(
+            title, _value(name, given.value), escape(f"{given.origin} ({given.note})" if given.note else given.origin)
+        )
+    console.print(table)
+    several = any(row.nodes > 1 for row in made)
+    columns = [
+        "eviction",
+        *(["nodes"] if several else []),
+        "cache",
+        "hits",
+        "from SOURCE",
+        *(["from nodes"] if several else []),
+    ]
+    table = new_table("epochs after the first", *columns, "epoch", "first epoch", "")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for row in made:
+        each = [sum(getattr(o, name) for o in row.later) / len(row.later) for name in ("source_bytes", "peer_bytes")]
+        table.add_row(
+            row.way,
+            *([f"{row.nodes}"] if several else []),
+            size(row.cache_bytes),
+            f"{row.hit_share:.1%}",
+            size(each[0]),
+            *([size(each[1])] if several else []),
+            duration(row.later_s),
+            duration(row.outcomes[0].seconds),
+            "<" if row is best else "",
+        )
+    console.print(table)
+    for line in advice(made, best, whole_bytes, size):
+        console.print(line, highlight=False)
+
+
+def _value(name: str, value: float) -> str:
+    if name == "readers":
+        return f"{value:.0f}"
+    if not math.isfinite(value):
+        return "-"
+    return f"{size(value)}/s" if name.endswith("_rate") else duration(value)

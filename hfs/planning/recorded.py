@@ -83,7 +83,10 @@ def recorded(trace: Trace, chunk_bytes: int) -> Recorded:
         chosen = np.flatnonzero(ranks == number) if number >= 0 else np.arange(len(files))
         epochs.append(_accesses(files[chosen], offsets[chosen], sizes[chosen], first_piece, chunk_bytes))
     # Only what is read counts, of a large file too.
-    pieces, epochs = _only_read(pieces, epochs)
+    read = np.zeros(len(pieces), bool)
+    for epoch in epochs:
+        read[epoch.pieces] = True
+    pieces, epochs = pieces.some(read, epochs)
     named = np.argsort(np.argsort(np.array(trace.files, object)))
     steps = np.abs(np.diff(named[files[ranks == 0]]))
     in_order = len(steps) == 0 or float(steps.mean()) * _IN_ORDER_PART < max(_IN_ORDER_PART, len(named))
@@ -139,18 +142,6 @@ def _accesses(files: _Ints, offsets: _Ints, sizes: _Ints, first_piece: _Ints, ch
     start = np.maximum(offsets[of], indexes * chunk_bytes)
     end = np.minimum(offsets[of] + sizes[of], (indexes + 1) * chunk_bytes)
     return Epoch(first_piece[files[of]] + indexes, end - start)
-
-
-def _only_read(pieces: Pieces, epochs: Sequence[Epoch]) -> tuple[Pieces, list[Epoch]]:
-    read = np.zeros(len(pieces), bool)
-    for epoch in epochs:
-        read[epoch.pieces] = True
-    if read.all():
-        return pieces, list(epochs)
-    numbers = np.cumsum(read) - 1
-    names = [pieces.names[i] for i in np.flatnonzero(read).tolist()]
-    kept = Pieces(pieces.sizes[read], pieces.files[read], pieces.directories[read], names, pieces.keys[read])
-    return kept, [Epoch(numbers[epoch.pieces], epoch.sizes) for epoch in epochs]
 
 
 def _with_costs(found: Recorded, trace: Trace, ranks: _Ints) -> Recorded:

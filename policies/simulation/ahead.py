@@ -1,14 +1,13 @@
 """What a simulated node fetches ahead: siblings of small files, chunks behind sequential reads, or what orders name.
 
-Each is asked for pieces when a fetch is free, and told what is opened and what has come. The decisions are those of
+Each is asked for a piece when a fetch is free, and told what is opened and what has come. The decisions are those of
 `policies.prefetch.siblings` and `policies.schedule`; how the daemon asks them is in mountd/fetch and mountd/hints.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -20,57 +19,26 @@ from hfs.policies.schedule.schedule import Schedule
 from hfs.policies.simulation.cache import SimulatedCache
 from hfs.policies.simulation.pieces import Epoch, Pieces, SimulatedMount
 
-_QUEUED = 512
-"""Small files that wait to be fetched ahead, or are being fetched (mountd/fetch/small_pipeline.py)."""
 _TOGETHER = 16
 """That are asked for at a time (mountd/fetch/prefetch.py)."""
-
 _WINDOW_CHUNKS = 8
 """Behind a sequential read."""
-
 _STEP_READS = 8
 """Between two words of a learner."""
-
 _WINDOW_SHARE = 50
 """2 % of a full cache are kept ahead of the readers (mountd/hints/space_reservation.py)."""
 _BATCH_SHARE = 100
 """1 % of it makes room at a time."""
 
 
-class Ahead(Protocol):
-    """What a node asks."""
-
-    def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
-        """An epoch begins, and the next one will be this."""
-
-    def opened(self, piece: int, now_s: float, *, staged: bool) -> None:
-        """A reader has come to a piece."""
-
-    def next(self, busy: int, now_s: float) -> int | None:
-        """A piece to fetch now, while `busy` are on their way; None: there is none."""
-
-    def came(self, piece: int, now_s: float) -> bool:
-        """It was fetched ahead. Whether it is to be staged."""
-
-    def not_needed(self, piece: int) -> None:
-        """It was here already, or is on its way."""
-
-
 class Neighbours:
-    """Siblings of small files, and the chunks behind a sequential read."""
+    """Siblings of small files, and the chunks behind a sequential read. They know nothing of epochs."""
 
-    def __init__(
-        self, pieces: Pieces, mount: SimulatedMount, cache: SimulatedCache, held_bytes: Callable[[], int]
-    ) -> None:
-        """`held_bytes`: what waits in memory for its reader."""
-        self._pieces = pieces
-        self._cache = cache
-        self._held_bytes = held_bytes
-        self._sizes = pieces.sizes.tolist()
-        self._files = pieces.files.tolist()
-        self._directories = pieces.directories.tolist()
-        self._homeless_bytes = mount.buffer_bytes // 8
-        self._least_bytes = mount.least_bytes(pieces)
+    def __init__(self, pieces: Pieces, mount: SimulatedMount) -> None:
+        self._files: list[int] = pieces.files.tolist()
+        self._sizes: list[int] = pieces.sizes.tolist()
+        self._directories: list[int] = pieces.directories.tolist()
+        self._names = pieces.names
         self._siblings = Siblings(
             SMALL_BYTES,
             budget_bytes=mount.siblings_bytes,
@@ -81,70 +49,61 @@ class Neighbours:
         for piece, directory in enumerate(self._directories):
             if directory >= 0:
                 self._numbers.setdefault(directory, {})[pieces.names[piece]] = piece
-        self._windows: deque[int] = deque()
+        self._window: deque[int] = deque()
         self._queue: deque[int] = deque()
         self._last: dict[int, int] = {}
         """The chunk of each large file that was read last."""
         self._is_woken = False
         """There may be a file to fetch ahead; else nobody is asked."""
-        self._limit = 1
         self._opened_s = self._begin_s = -1e9
 
     def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
-        """Nothing is known of epochs."""
+        """See `Orders`."""
 
     def opened(self, piece: int, now_s: float, *, staged: bool) -> None:
-        """See `Ahead`."""
+        """A reader has come to a piece."""
         directory = self._directories[piece]
         if directory < 0:
             if self._last.get(self._files[piece]) == piece - 1:
                 window = range(piece + 1, min(piece + 1 + _WINDOW_CHUNKS, len(self._files)))
-                self._windows = deque(i for i in window if self._files[i] == self._files[piece])
+                self._window = deque(i for i in window if self._files[i] == self._files[piece])
             self._last[self._files[piece]] = piece
             return
         if now_s > self._opened_s + PAUSE_S:
             self._begin_s = now_s + FIRST_S
         self._opened_s = now_s
-        name, size = self._pieces.names[piece], self._sizes[piece]
-        if self._siblings.opened(directory, name, size, now_s, staged=staged):
+        if self._siblings.opened(directory, self._names[piece], self._sizes[piece], now_s, staged=staged):
             self._siblings.listed(directory, sorted(self._numbers[directory]), now_s)
             self._is_woken = True
         elif not self._is_woken and self._siblings.follows(directory):
-            self._is_woken = self._siblings.has_work(directory, self._limit, now_s)
+            self._is_woken = self._siblings.has_work(directory, _TOGETHER, now_s)
 
-    def next(self, busy: int, now_s: float) -> int | None:
-        """See `Ahead`."""
-        if self._windows:
-            return self._windows.popleft()
-        while self._is_woken and now_s >= self._begin_s:
-            asked = self._asked(busy + len(self._queue), now_s)
-            self._queue.extend(asked)
-            self._is_woken = bool(asked)
+    def next(self, places: int, now_s: float) -> int | None:
+        """A piece to fetch now; None: there is none. `places`: for so many there is room."""
+        if self._window:
+            return self._window.popleft()
+        if not self._queue and self._is_woken and now_s >= self._begin_s:
+            limit = min(_TOGETHER, places)
+            found = self._siblings.next(limit, now_s) if limit > 0 else []
+            self._queue.extend(self._numbers[directory][name] for directory, name in found)
+            self._is_woken = bool(found)
         return self._queue.popleft() if self._queue else None
 
-    def _asked(self, busy: int, now_s: float) -> list[int]:
-        if self._cache.granted_bytes > self._least_bytes:
-            places = _QUEUED - busy
-        else:
-            places = (self._homeless_bytes - self._held_bytes()) // SMALL_BYTES - busy
-        if places <= 0:
-            return []
-        self._limit = min(_TOGETHER, places)
-        found = self._siblings.next(self._limit, now_s)
-        return [self._numbers[directory][name] for directory, name in found]
-
-    def came(self, piece: int, now_s: float) -> bool:  # noqa: ARG002 - of the protocol
-        """See `Ahead`."""
+    def came(self, piece: int, now_s: float) -> bool:  # noqa: ARG002 - as `Orders` has it
+        """It was fetched ahead. Whether it is to be staged."""
         if self._directories[piece] >= 0:
-            self._siblings.fetched(self._directories[piece], self._pieces.names[piece], self._sizes[piece])
+            self._siblings.fetched(self._directories[piece], self._names[piece], self._sizes[piece])
             self._is_woken = True
         return True
 
     def not_needed(self, piece: int) -> None:
-        """See `Ahead`."""
+        """It was here already, or is on its way."""
         if self._directories[piece] >= 0:
-            self._siblings.drop(self._directories[piece], self._pieces.names[piece])
+            self._siblings.drop(self._directories[piece], self._names[piece])
             self._is_woken = True
+
+    def forgotten(self, pieces: Sequence[int]) -> None:
+        """See `Orders`."""
 
 
 class Orders:
@@ -162,7 +121,7 @@ class Orders:
         self._queue: deque[int] = deque()
 
     def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
-        """See `Ahead`."""
+        """An epoch begins, and the next one will be this."""
         if self._epoch >= 0:
             self._schedule.over(0)
         self._epoch += 1
@@ -172,22 +131,22 @@ class Orders:
             order = following.pieces.astype(np.int32)
             self._schedule.follow_next(0, self._epoch + 1, order, None, len(order))
 
-    def opened(self, piece: int, now_s: float, *, staged: bool) -> None:  # noqa: ARG002 - of the protocol
-        """See `Ahead`."""
+    def opened(self, piece: int, now_s: float, *, staged: bool) -> None:  # noqa: ARG002 - as `Neighbours` has it
+        """See `Neighbours`."""
         self._reads += 1
         self._schedule.seen(piece, now_s)
         if self._reads % _STEP_READS == 0:
             self._schedule.advance(0, self._reads, now_s)
 
-    def next(self, busy: int, now_s: float) -> int | None:  # noqa: ARG002 - of the protocol
-        """See `Ahead`."""
+    def next(self, places: int, now_s: float) -> int | None:  # noqa: ARG002 - as `Neighbours` has it
+        """See `Neighbours`."""
         if not self._queue:
             budget_bytes = self._window_bytes if self._is_tight else 1 << 62
             self._queue.extend(self._schedule.fetch_order.take(_TOGETHER, budget_bytes, now_s))
         return self._queue.popleft() if self._queue else None
 
     def came(self, piece: int, now_s: float) -> bool:
-        """See `Ahead`."""
+        """See `Neighbours`."""
         size_bytes = int(self._sizes[piece])
         self._schedule.arrived(piece, size_bytes)
         needed = size_bytes + 2 * BLOCK_BYTES
@@ -216,5 +175,5 @@ class Orders:
             self._schedule.evicted(np.array(sorted(pieces), np.int32))
 
     def not_needed(self, piece: int) -> None:
-        """See `Ahead`."""
+        """See `Neighbours`."""
         self._schedule.here(piece, int(self._sizes[piece]))

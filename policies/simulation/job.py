@@ -8,18 +8,26 @@ when its last read has ended. With several nodes each piece has an owner, which 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 
+from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cluster.placement import Nodes, choose, owners
-from hfs.policies.simulation.cache import BEGIN_S
-from hfs.policies.simulation.node import SimulatedNode
-from hfs.policies.simulation.pieces import Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
+from hfs.policies.iomode import SMALL_BYTES
+from hfs.policies.simulation.ahead import Neighbours, Orders
+from hfs.policies.simulation.cache import SimulatedCache
+from hfs.policies.simulation.pieces import HINTED, Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
 
+_BEGIN_S = 10 * 24 * 3600.0
+"""The clock starts late enough that "not used for a day" can be told."""
 _SPREAD = 0.5
 """From three to five quarters of the mean, as those of servers without load are."""
 _GOLDEN = 0.6180339887498949
 """Its multiples fill the unit interval evenly, whatever their number (Weyl)."""
+_QUEUED = 512
+"""Small files that wait to be fetched ahead, or are being fetched (mountd/fetch/small_pipeline.py)."""
 _READER = -1
 """In the place of a piece: a reader goes on."""
 
@@ -27,31 +35,23 @@ _READER = -1
 def simulate(pieces: Pieces, epochs: Sequence[Epoch], mount: SimulatedMount, rates: Rates) -> list[EpochOutcome]:
     """What each epoch comes to, from an empty cache on. Of very many pieces a part is simulated, see `thinned`."""
     part, part_epochs, share = thinned(pieces, epochs)
-    if share < 1:
-        mount = replace(
-            mount,
-            cache_bytes=int(mount.cache_bytes * share),
-            siblings_bytes=int(mount.siblings_bytes * share),
-            part=share,
-        )
-        rates = rates.slower(1 / share)
-    found = _Job(part, mount, rates).run(part_epochs)
     if share == 1:
-        return found
-    whole = [int(epoch.sizes.sum()) for epoch in epochs]
-    return [
-        outcome.times(size / max(1, outcome.read_bytes), len(epoch.pieces))
-        for outcome, size, epoch in zip(found, whole, epochs, strict=True)
-    ]
+        return _Job(pieces, mount, rates).run(epochs)
+    smaller = replace(
+        mount,
+        cache_bytes=int(mount.cache_bytes * share),
+        siblings_bytes=int(mount.siblings_bytes * share),
+        part=share,
+    )
+    found = _Job(part, smaller, rates.slower(1 / share)).run(part_epochs)
+    return [outcome.of_all(epoch) for outcome, epoch in zip(found, epochs, strict=True)]
 
 
 class _Job:
     """Events are (time, number, node, piece or -1): a fetch has ended, or a reader goes on."""
 
     def __init__(self, pieces: Pieces, mount: SimulatedMount, rates: Rates) -> None:
-        self._pieces = pieces
-        self._mount = mount
-        self._rates = rates
+        self.pieces, self.mount, self._rates = pieces, mount, rates
         self._source = _Link(rates.latency_s, rates.source_rate)
         self._peers = _Link(rates.peer_s, rates.peer_rate)
         self._events: list[tuple[float, int, int, int]] = []
@@ -62,21 +62,15 @@ class _Job:
             nodes = Nodes(tuple(range(1, mount.nodes + 1)), (1.0,) * mount.nodes)
             self._owners = owners(nodes.table(), pieces.keys).tolist()
             self._replicates = choose(int(pieces.sizes.sum()), [mount.cache_bytes] * mount.nodes) == "replicate"
-        self._nodes = [
-            SimulatedNode(number, pieces, mount, self._fetch, self._later, self._stages)
-            for number in range(mount.nodes)
-        ]
-        self._clear()
-
-    def _clear(self) -> None:
+        self._nodes = [_Node(self, number) for number in range(mount.nodes)]
         self._source_reads = self._source_bytes = self._peer_bytes = 0
 
     def run(self, epochs: Sequence[Epoch]) -> list[EpochOutcome]:
         """One after the other."""
-        now_s, found = BEGIN_S, []
+        now_s, found = _BEGIN_S, []
         for number, epoch in enumerate(epochs):
             following = epochs[number + 1] if number + 1 < len(epochs) else None
-            self._clear()
+            self._source_reads = self._source_bytes = self._peer_bytes = 0
             end_s = self._epoch(epoch, following, now_s)
             found.append(
                 EpochOutcome(
@@ -94,29 +88,25 @@ class _Job:
 
     def _epoch(self, epoch: Epoch, following: Epoch | None, now_s: float) -> float:
         """When its last read has ended."""
-        reads, sizes, nodes = epoch.pieces.tolist(), epoch.sizes.tolist(), self._mount.nodes
-        left: list[Iterator[int]] = [iter(range(number, len(reads), nodes)) for number in range(nodes)]
-        for node in self._nodes:
-            node.begin(_part(epoch, node.number, nodes), following and _part(following, node.number, nodes), now_s)
-        running = 0
-        for number in range(nodes):
-            for _ in range(self._mount.readers):
+        reads, sizes, nodes = epoch.pieces.tolist(), epoch.sizes.tolist(), self.mount.nodes
+        left = [iter(range(number, len(reads), nodes)) for number in range(nodes)]
+        for node, number in zip(self._nodes, range(nodes), strict=True):
+            node.begin(epoch.part(number, nodes), following and following.part(number, nodes), now_s)
+            for _ in range(self.mount.readers):
                 self._later(now_s, number, _READER)
-                running += 1
-        end_s, rates = now_s, self._rates
+        running, end_s = nodes * self.mount.readers, now_s
         while running:
             at_s, _, number, piece = heapq.heappop(self._events)
-            node = self._nodes[number]
             if piece != _READER:
-                node.arrived(piece, at_s)
+                self._nodes[number].arrived(piece, at_s)
                 continue
             index = next(left[number], None)
             if index is None:
                 running -= 1
                 end_s = max(end_s, at_s)
                 continue
-            ready_s, is_look_due = node.read(reads[index], sizes[index], at_s)
-            ready_s += rates.compute_s + (rates.look_s if is_look_due else 0.0)
+            ready_s, is_look_due = self._nodes[number].read(reads[index], sizes[index], at_s)
+            ready_s += self._rates.compute_s + (self._rates.look_s if is_look_due else 0.0)
             self._later(ready_s, number, _READER)
         return end_s
 
@@ -124,22 +114,141 @@ class _Job:
         self._count += 1
         heapq.heappush(self._events, (at_s, self._count, node, piece))
 
-    def _fetch(self, node: int, piece: int, size_bytes: int, now_s: float) -> float:
-        """By the owner from the source, by others from the owner."""
+    def fetch(self, node: int, piece: int, size_bytes: int, now_s: float) -> float:
+        """Begin to fetch for a node, by the owner from the source, by others from the owner; when it will have come,
+        which the node is told then."""
         owner = node if self._owners is None else self._owners[piece]
         if owner != node:
             self._peer_bytes += size_bytes
-            return self._peers.done_s(self._nodes[owner].have(piece, now_s), size_bytes)
-        self._source_reads += 1
-        self._source_bytes += size_bytes
-        return self._source.done_s(now_s, size_bytes)
+            end_s = self._peers.done_s(self._nodes[owner].have(piece, now_s), size_bytes)
+        else:
+            self._source_reads += 1
+            self._source_bytes += size_bytes
+            end_s = self._source.done_s(now_s, size_bytes)
+        self._later(end_s, node, piece)
+        return end_s
 
-    def _stages(self, node: int, piece: int) -> bool:
+    def stages(self, node: int, piece: int) -> bool:
+        """Whether it is staged on this node, and not only on its owner."""
         return self._replicates or self._owners is None or self._owners[piece] == node
 
 
-def _part(epoch: Epoch, node: int, nodes: int) -> Epoch:
-    return Epoch(epoch.pieces[node::nodes], epoch.sizes[node::nodes])
+class _Node:
+    """Its readers' reads, its cache, what is on its way, and what it fetches ahead."""
+
+    def __init__(self, job: _Job, number: int) -> None:
+        pieces, mount = job.pieces, job.mount
+        self._job, self._number, self._mount = job, number, mount
+        self._sizes: list[int] = pieces.sizes.tolist()
+        self.cache = SimulatedCache(mount.cache_bytes, mount.eviction, pieces, mount.part)
+        self._is_hinted = mount.way == HINTED
+        self._ahead = Orders(pieces, mount, self.cache) if self._is_hinted else Neighbours(pieces, mount)
+        self._held: OrderedDict[int, int] = OrderedDict()
+        """In memory until their reader comes: bytes."""
+        self._held_bytes = 0
+        self._memory_bytes = math.inf if self._is_hinted else mount.buffer_bytes // 4
+        self._largest_bytes = min(SMALL_BYTES, int(pieces.sizes.max(where=pieces.directories >= 0, initial=1)))
+        self._coming: dict[int, float] = {}
+        """When it comes."""
+        self._fetched_ahead: set[int] = set()
+        """Of those: what was begun before its reader came."""
+        self._awaited: set[int] = set()
+        self._was_staged: set[int] = set()
+        """What the data plane takes for here when it is asked for ahead: it learns of evictions from readers only."""
+        self._known: set[int] = set()
+        """What was opened since the kernel forgot it last."""
+        self._looked_s: dict[int, float] = {}
+        """When the source was asked last what a file is."""
+
+    def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
+        """An epoch begins. Of data larger than memory the kernel has forgotten what it knew."""
+        self._known.clear()
+        self._ahead.begin(epoch, following, now_s)
+        self._fetch_ahead(now_s)
+
+    def _has(self, piece: int) -> bool:
+        return piece in self.cache or piece in self._held
+
+    def have(self, piece: int, now_s: float) -> float:
+        """Have it here for another node, which is told when."""
+        if self._has(piece):
+            return now_s
+        if piece not in self._coming:
+            self._begin(piece, self._sizes[piece], now_s)
+        self._awaited.add(piece)
+        return self._coming[piece]
+
+    def read(self, piece: int, size_bytes: int, now_s: float) -> tuple[float, bool]:
+        """A reader comes to a piece: when its bytes are there, and whether a look at the source was due besides."""
+        looked_s = self._looked_s.get(piece)
+        here = self._has(piece)
+        self._ahead.opened(piece, now_s, staged=here or piece in self._known)
+        self._known.add(piece)
+        ready_s, is_due = now_s, False
+        if here:
+            is_due = looked_s is not None and now_s > looked_s + self._mount.ttl_s
+            self.cache.opened(piece, now_s)
+            self._release(piece)
+        else:
+            if piece not in self._coming:
+                can_stay = self.cache.has_room(self._sizes[piece])
+                self._begin(piece, self._sizes[piece] if can_stay else size_bytes, now_s)
+            self._awaited.add(piece)
+            ready_s = self._coming[piece]
+        if is_due or looked_s is None or not here:
+            self._looked_s[piece] = ready_s
+        self._fetch_ahead(now_s)
+        return ready_s, is_due
+
+    def _begin(self, piece: int, size_bytes: int, now_s: float) -> None:
+        self._coming[piece] = self._job.fetch(self._number, piece, size_bytes, now_s)
+
+    def arrived(self, piece: int, now_s: float) -> None:
+        """A fetch has ended."""
+        del self._coming[piece]
+        is_awaited = piece in self._awaited
+        self._awaited.discard(piece)
+        is_to_stay = self._job.stages(self._number, piece)
+        if piece in self._fetched_ahead:
+            self._fetched_ahead.discard(piece)
+            is_to_stay &= self._ahead.came(piece, now_s)
+            self._looked_s.setdefault(piece, now_s)
+        is_staged = is_to_stay and self.cache.stage(piece, now_s)
+        if is_staged and not self._is_hinted:
+            self._was_staged.add(piece)
+        elif not is_staged and not is_awaited:
+            self._hold(piece)
+        self._fetch_ahead(now_s)
+
+    def _fetch_ahead(self, now_s: float) -> None:
+        """Begin what is worth fetching now. Small files for which the cache has no room wait in memory."""
+        while len(self._fetched_ahead) < self._mount.fetches_ahead:
+            places = self.cache.granted_bytes / blocks_bytes(self._largest_bytes)
+            if not self.cache.has_room(self._largest_bytes):
+                places = (self._memory_bytes / 2 - self._held_bytes) / SMALL_BYTES
+            piece = self._ahead.next(int(min(places, _QUEUED)) - len(self._coming), now_s)
+            if piece is None:
+                return
+            if self._has(piece) or piece in self._coming or piece in self._was_staged:
+                self._ahead.not_needed(piece)
+                continue
+            self._fetched_ahead.add(piece)
+            self._begin(piece, self._sizes[piece], now_s)
+
+    def _hold(self, piece: int) -> None:
+        self._held[piece] = self._sizes[piece]
+        self._held_bytes += self._sizes[piece]
+        while self._held_bytes > self._memory_bytes:
+            _, dropped = self._held.popitem(last=False)
+            self._held_bytes -= dropped
+
+    def _release(self, piece: int) -> None:
+        """It was read: what only memory had goes."""
+        size_bytes = self._held.pop(piece, None)
+        if size_bytes is not None:
+            self._held_bytes -= size_bytes
+            if piece not in self.cache:
+                self._ahead.forgotten([piece])
 
 
 class _Link:

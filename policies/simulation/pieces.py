@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 from hfs.policies.cache.evictions import DEFAULT, POLICIES
-from hfs.policies.iomode import SMALL_BYTES
 
 HINTED = "hinted"
 WAYS = (*POLICIES, HINTED)
@@ -46,6 +44,17 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def some(self, kept: NDArray[np.bool_], epochs: Sequence[Epoch]) -> tuple[Pieces, list[Epoch]]:
+        """Only these, with all that is read of them."""
+        names = [self.names[i] for i in np.flatnonzero(kept).tolist()]
+        part = Pieces(self.sizes[kept], self.files[kept], self.directories[kept], names, self.keys[kept])
+        numbers = np.cumsum(kept) - 1
+        found = []
+        for epoch in epochs:
+            reads = kept[epoch.pieces]
+            found.append(Epoch(numbers[epoch.pieces[reads]], epoch.sizes[reads]))
+        return part, found
+
 
 @dataclass(frozen=True)
 class Epoch:
@@ -53,6 +62,10 @@ class Epoch:
 
     pieces: NDArray[np.int64]
     sizes: NDArray[np.int64]
+
+    def part(self, node: int, nodes: int) -> Epoch:
+        """The share of one of several nodes."""
+        return Epoch(self.pieces[node::nodes], self.sizes[node::nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +116,6 @@ class SimulatedMount:
         """Name of the policy."""
         return DEFAULT if self.way == HINTED else self.way
 
-    def least_bytes(self, pieces: Pieces) -> int:
-        """Granted room with which there is room for whatever small file comes."""
-        largest = int(pieces.sizes.max(where=pieces.directories >= 0, initial=0))
-        return max(int(SMALL_BYTES * self.part), blocks_bytes(min(largest, SMALL_BYTES)) + object_overhead_bytes(1))
-
 
 @dataclass(frozen=True, slots=True)
 class EpochOutcome:
@@ -122,22 +130,11 @@ class EpochOutcome:
     staged_bytes: int
     """At its end, of all caches."""
 
-    def times(self, factor: float, reads: int) -> EpochOutcome:
-        """Of so many times as much data, in the same time."""
-        return EpochOutcome(
-            self.seconds,
-            reads,
-            *(
-                round(value * factor)
-                for value in (
-                    self.read_bytes,
-                    self.source_reads,
-                    self.source_bytes,
-                    self.peer_bytes,
-                    self.staged_bytes,
-                )
-            ),
-        )
+    def of_all(self, epoch: Epoch) -> EpochOutcome:
+        """Of the whole epoch of which this is a part, in the same time."""
+        factor = float(epoch.sizes.sum()) / max(1, self.read_bytes)
+        counts = {name: round(value * factor) for name, value in asdict(self).items() if name != "seconds"}
+        return replace(self, **{**counts, "reads": len(epoch.pieces)})
 
     @property
     def hit_share(self) -> float:
@@ -161,18 +158,4 @@ def thinned(pieces: Pieces, epochs: Sequence[Epoch], many: int = MANY) -> tuple[
     kept = drawn[groups]
     if not kept.any():
         return pieces, list(epochs), 1.0
-    share = float(pieces.sizes[kept].sum() / pieces.sizes.sum())
-    numbers = np.cumsum(kept) - 1
-    part = Pieces(
-        pieces.sizes[kept],
-        pieces.files[kept],
-        pieces.directories[kept],
-        [pieces.names[i] for i in np.flatnonzero(kept).tolist()],
-        pieces.keys[kept],
-    )
-    of_them = [kept[epoch.pieces] for epoch in epochs]
-    return (
-        part,
-        [Epoch(numbers[e.pieces[k]], e.sizes[k]) for e, k in zip(epochs, of_them, strict=True)],
-        share,
-    )
+    return *pieces.some(kept, epochs), float(pieces.sizes[kept].sum() / pieces.sizes.sum())

@@ -32,7 +32,7 @@ FOLDERS = 10
 EPOCHS = 3
 SIZES = (25, 50, 75)
 """Caches in per cent of the data."""
-POINTS, PERCENT = 3.0, 15.0
+POINTS, PERCENT = 3.0, 25.0
 """How far the simulation may be off: hit share, epoch time."""
 HINT = HFS.with_name("hfs-hint")
 

@@ -86,6 +86,6 @@ def test_one_line_is_enough_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> No
     pieces = Pieces(np.full(count, size), each, np.zeros(count, int), [b"%d" % i for i in range(count)], each)
     cache = SimulatedCache(5 * 16_384, "newest", pieces)
     for piece in range(count):
-        cache.stage(piece, size, 100.0 * piece, by_itself=True)
+        cache.stage(piece, 100.0 * piece)
     assert 0 in cache, "the first have stayed"
     assert len(cache.pieces()) < count

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from hfs.policies.cache.admission import COMMIT_EVERY_S, blocks_bytes, grant_bytes, object_overhead_bytes
-from hfs.policies.cache.eviction import NOTED_EVERY_S, USES_FLUSHED_EVERY_S, ahead_bytes
+from hfs.policies.cache.eviction import NOTED_EVERY_S, ahead_bytes
 from hfs.policies.simulation import pieces as pieces_module
-from hfs.policies.simulation.cache import BEGIN_S, SimulatedCache
+from hfs.policies.simulation.cache import SimulatedCache
 from hfs.policies.simulation.job import simulate
 from hfs.policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount
 
 SIZE = 40_000
+BEGIN_S = 10 * 24 * 3600.0
 ROOM = blocks_bytes(SIZE) + object_overhead_bytes(1)
 ALONE: dict[str, Any] = {"readers": 1, "siblings_bytes": 0, "ttl_s": math.inf, "buffer_bytes": 8 << 20}
 SLOW = Rates(latency_s=0.04, compute_s=0.01)
@@ -44,69 +45,53 @@ def fetched(pieces: Pieces, epochs: list[Epoch], cache_bytes: int, way: str, **s
     return [outcome.source_reads for outcome in simulate(pieces, epochs, mount, SLOW)]
 
 
-def kept_once(count: int, cache_bytes: int) -> int:
-    """How many files of one size fill-once keeps: the first by itself, the others out of whole grants."""
-    grant, left, kept, granted = grant_bytes(cache_bytes), cache_bytes - ROOM, 1, 0
-    while kept < count:
-        if granted < grant // 2 and left >= grant:
-            left, granted = left - grant, granted + grant
-        if granted < ROOM:
-            break
-        granted, kept = granted - ROOM, kept + 1
-    return kept
-
-
 @pytest.mark.parametrize("part", [0.1, 0.25, 0.5, 0.75, 0.95])
-def test_fill_once_is_what_its_rules_say(part: float) -> None:
+def test_fill_once_keeps_what_there_is_room_for(part: float) -> None:
+    """Room is granted in lumps, so that half of one is unused when the cache is full."""
     pieces = small(600)
     size = int(600 * ROOM * part)
-    kept = kept_once(600, size)
+    kept = min(600, (size - grant_bytes(size) // 2) // ROOM)
     assert fetched(pieces, orders(pieces, 3), size, "fill-once") == [600, 600 - kept, 600 - kept]
 
 
 def test_lru_keeps_what_was_used_last() -> None:
-    """Against a list of all files in the order of their uses, where so much time goes by that the index knows each."""
+    """Against a list of all files in the order of their uses, where so much time goes by that each is noted."""
     count, capacity = 60, 25
     cache = SimulatedCache(capacity * ROOM, "lru", small(count))
-    free = ahead_bytes(capacity * ROOM)
+    most = (cache.free_bytes - ahead_bytes(capacity * ROOM)) // ROOM
     by_use: list[int] = []
     now_s, random = BEGIN_S, np.random.default_rng(2)
     for piece in random.integers(0, count, 1000).tolist():
-        now_s += NOTED_EVERY_S + USES_FLUSHED_EVERY_S + 1
+        now_s += NOTED_EVERY_S + 1
         assert (piece in cache) == (piece in by_use)
         if piece in by_use:
             by_use.remove(piece)
-            cache.opened(piece, now_s, for_reader=False)
+            cache.opened(piece, now_s)
         else:
-            assert cache.stage(piece, SIZE, now_s, by_itself=True)
-        by_use.append(piece)
-        while len(by_use) * ROOM + free > capacity * ROOM:
-            by_use.pop(0)
-    assert len(by_use) == capacity - math.ceil(free / ROOM)
+            assert cache.stage(piece, now_s)
+        by_use = [*by_use, piece][-most:]
 
 
 def test_lru_does_not_hear_of_uses_within_some_minutes() -> None:
     """The data plane notes the first use, and the next ten minutes later: what is staged first goes first."""
-    cache = SimulatedCache(10 * ROOM, "lru", small(20))
-    for piece in range(8):
-        assert cache.stage(piece, SIZE, BEGIN_S + piece, by_itself=True)
-        cache.opened(piece, BEGIN_S + piece, for_reader=True)
-    cache.opened(0, BEGIN_S + 100, for_reader=False)
-    cache.stage(8, SIZE, BEGIN_S + 200, by_itself=True)
+    cache = SimulatedCache(12 * ROOM, "lru", small(20))
+    most = (cache.free_bytes - ahead_bytes(12 * ROOM)) // ROOM
+    for piece in range(most):
+        assert cache.stage(piece, BEGIN_S + piece)
+    cache.opened(0, BEGIN_S + 100)
+    cache.stage(most, BEGIN_S + 200)
     assert 0 not in cache
-    cache.opened(1, BEGIN_S + NOTED_EVERY_S + 10, for_reader=False)
-    cache.stage(9, SIZE, BEGIN_S + NOTED_EVERY_S + 100, by_itself=True)
+    cache.opened(1, BEGIN_S + NOTED_EVERY_S + 10)
+    cache.stage(most + 1, BEGIN_S + NOTED_EVERY_S + 100)
     assert 1 in cache
     assert 2 not in cache
 
 
 def test_lru_evicts_nothing_that_is_not_durable() -> None:
     cache = SimulatedCache(10 * ROOM, "lru", small(20))
-    now_s = BEGIN_S
-    staged = [cache.stage(piece, SIZE, now_s, by_itself=True) for piece in range(12)]
-    assert staged == [True] * 10 + [False] * 2
-    assert cache.stage(12, SIZE, now_s + COMMIT_EVERY_S + 0.1, by_itself=True) is False  # now there is something to go
-    assert cache.stage(12, SIZE, now_s + COMMIT_EVERY_S + 1, by_itself=True)
+    most = cache.free_bytes // ROOM
+    assert [cache.stage(piece, BEGIN_S) for piece in range(12)] == [True] * most + [False] * (12 - most)
+    assert cache.stage(12, BEGIN_S + COMMIT_EVERY_S)
     assert 0 not in cache
 
 
@@ -231,13 +216,15 @@ def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_staged_beyond_the_size() -> None:
     pieces = small(50)
     cache = SimulatedCache(20 * ROOM, "fill-once", pieces)
-    staged = [cache.stage(piece, SIZE, BEGIN_S + piece, by_itself=True) for piece in range(50)]
-    assert staged == [True] * 20 + [False] * 30
-    assert cache.staged_bytes == 20 * SIZE
+    most = cache.free_bytes // ROOM
+    staged = [cache.stage(piece, BEGIN_S + piece) for piece in range(50)]
+    assert staged == [True] * most + [False] * (50 - most)
+    assert cache.staged_bytes == most * SIZE
+    free_bytes = cache.free_bytes
     cache.drop([3, 4])
-    assert cache.free_bytes == 2 * ROOM
+    assert cache.free_bytes == free_bytes + 2 * ROOM
     assert 3 not in cache
-    assert cache.stage(40, SIZE, BEGIN_S + 100, by_itself=True)
+    assert cache.stage(40, BEGIN_S + 100)
 
 
 def test_the_data_plane_notes_uses_as_often_as_is_said() -> None:
