@@ -39,7 +39,7 @@ def bundle(mount: str | None, output: str | None, with_names: bool) -> None:
     from hfs.doctor.bundle import Collector, write
     from hfs.mountd.core.config import describe
 
-    around, findings = surroundings(None, None, measured=False)
+    around, findings = surroundings(None, None)
     place = None
     if mount is not None:
         found = mountinfo.enclosing(mountinfo.canonical(mount, around.table), around.table)
@@ -52,7 +52,7 @@ def bundle(mount: str | None, output: str | None, with_names: bool) -> None:
         configuration = {"error": str(error)}
     collector = Collector(around, place, with_names=with_names)
     findings += examine(around.without_source())
-    files = dict(collector.gather(configuration, findings, report(findings)))
+    files = dict(collector.gather(configuration, report(findings)))
     path = output or time.strftime("hfs-debug-%Y%m%d-%H%M%S.tar.gz")
     try:
         length = write(path, files)

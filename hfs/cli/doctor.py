@@ -25,25 +25,22 @@ _VERDICTS = {
 
 
 @click.command(cls=Command, examples=["hfs doctor --source /lustre/imagenet --cache /nvme/$USER/hfs"])
-@click.option("--source", metavar="DIR", type=click.UNPROCESSED, help="Also look whether it can be read, and how fast.")
+@click.option("--source", metavar="DIR", type=click.UNPROCESSED, help="Also look whether it can be read.")
 @click.option(
     "--cache", metavar="DIR", type=click.UNPROCESSED, help="The cache root. Default: that of the configuration."
 )
 @click.option("--as-user", metavar="USER", help="Look at SOURCE as this user, as a mount with --as-user would.")
-@click.option("--no-speed", is_flag=True, help="Do not measure the cache disk and SOURCE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_context
-def doctor(
-    ctx: click.Context, source: str | None, cache: str | None, as_user: str | None, no_speed: bool, as_json: bool
-) -> None:
+def doctor(ctx: click.Context, source: str | None, cache: str | None, as_user: str | None, as_json: bool) -> None:
     """Find what is wrong with this set-up, and say the remedy of each fault.
 
-    Looks at /dev/fuse, fusermount3, the kernel, libfuse, limits, namespaces, SOURCE, the cache and its speed, and the
-    mounts that are there. Changes nothing, mounts nothing, and does not wait for what hangs.
+    Looks at /dev/fuse, fusermount3, the kernel, libfuse, limits, namespaces, SOURCE, the cache, and the mounts
+    that are there. Changes nothing, mounts nothing, and does not wait for what hangs.
 
     Exit code 0: nothing is wrong. 1: mounts work, slower or with limits. 3: mounts cannot work, or one does not.
     """
-    around, found = surroundings(source, cache, measured=not no_speed, as_user=as_user)
+    around, found = surroundings(source, cache, as_user)
     if not as_json:
         for finding in found:
             _print(finding)
@@ -60,7 +57,7 @@ def doctor(
 
 
 def surroundings(
-    source: str | None, cache: str | None, *, measured: bool, as_user: str | None = None
+    source: str | None, cache: str | None, as_user: str | None = None
 ) -> tuple[Surroundings, list[CheckResult]]:
     """With what the configuration says, and a fault if it cannot be read."""
     given: dict[str, Any] = {"source": source, "cache": cache, "as_user": as_user}
@@ -70,14 +67,13 @@ def surroundings(
         faults = [
             fault("configuration", line, "hfs config shows what is read from where") for line in str(error).splitlines()
         ]
-        return here(source, cache, measured=measured), faults
+        return here(source, cache), faults
     around = here(
         config.source or None,
         config.cache or None,
         cache_size_bytes=config.cache_size_bytes,
         allow_other=config.allow_other,
         as_user=config.as_user,
-        measured=measured,
     )
     return around, []
 

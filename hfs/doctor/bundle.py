@@ -9,19 +9,24 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
+import resource
 import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from typing import Any
 
+import hfs
 from hfs.client.client import Client, find_socket
-from hfs.doctor import machine
-from hfs.doctor.check_result import CheckResult
+from hfs.doctor.libfuse import load
+from hfs.doctor.limits import room_for_processes
 from hfs.doctor.masking import Masks
-from hfs.doctor.own_words import OwnWords
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.config import KEYS
+from hfs.mountd.core.memory import available_bytes, groups_of
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.taking_away import owner_of
@@ -33,8 +38,19 @@ _LOG_BYTES = 1 << 19
 _MOST_MOUNTS = 16
 _USER_S, _OTHERS_S = 10.0, 30.0
 """For mounts of other users, who may answer nothing: of one, of all."""
-_OF_MOUNTS = {"doctor", "mount-without-keeper", "refusing-mount", "silent-daemon"}
-"""Findings whose texts a daemon, or an error, has put something into."""
+_OF_THE_SYSTEM = ("/dev", "/proc", "/sys", "/etc", "/run/hfs", "/usr")
+_SETTINGS = (
+    *("kernel/apparmor_restrict_unprivileged_userns", "kernel/pid_max", "kernel/threads-max"),
+    *(
+        "kernel/unprivileged_userns_clone",
+        "user/max_user_namespaces",
+        "vm/overcommit_memory",
+        "fs/pipe-user-pages-soft",
+    ),
+    *("fs/fuse/max_pages_limit", "fs/file-max", "fs/nr_open"),
+)
+_STATUS = ("CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Cpus_allowed_list", "NSpid")
+_FUSE = ("max_user_bgreq", "max_user_congthresh")
 # The end of a file that belongs to a user, to which no link leads but of whoever reads it and root.
 _TAIL = """
 at, links = os.open("/", os.O_PATH), 0
@@ -71,7 +87,7 @@ limits.json       of the process, its control groups and the kernel
 environment.json  variables that begin with HFS_
 config.json       the configuration here and now, with the origin of each value
 mounts.txt        /proc/self/mountinfo
-doctor.json       hfs doctor --json, without a look at SOURCE and without speeds
+doctor.json       hfs doctor --json, without a look at SOURCE
 mount-N/          for each mount: what its daemon and its keeper say, and the end of their log
 """
 _MASKED = "Names of files below SOURCE are masked: <name-1> stands for the same name everywhere in it.\n"
@@ -111,23 +127,19 @@ class Collector:
         self._sources = {*sources, *given}
         places = [*self._sources, *(mount.mountpoint for mount in found)]
         caches = [around.cache] if around.cache else []
-        ours = [*caches, sys.prefix, sys.base_prefix, machine.__file__.rpartition("/hfs/")[0], "/dev", "/proc", "/sys"]
-        self._masks = None if with_names else Masks(places, ours, OwnWords())
+        ours = [*caches, sys.prefix, sys.base_prefix, __file__.rpartition("/hfs/")[0], *_OF_THE_SYSTEM]
+        self._masks = None if with_names else Masks(places, ours)
 
-    def gather(
-        self, config: Mapping[str, Any], findings: list[CheckResult], report: dict[str, Any]
-    ) -> Iterator[tuple[str, str]]:
+    def gather(self, config: Mapping[str, Any], report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         """(name, text) of each file. `config`: as of `hfs config --json`; `report`: as of `hfs doctor --json`."""
         said = _NAMED if self._masks is None else _MASKED
         yield "README.txt", _README.format(time=time.strftime("%Y-%m-%d %H:%M:%S%z"), names=said)
-        yield "versions.json", _json(machine.versions())
-        yield "limits.json", _json(machine.limits(self._around))
-        yield "environment.json", _json(machine.environment())
+        yield "versions.json", _json(_versions())
+        yield "limits.json", _json(_limits(self._around))
+        yield "environment.json", _json(_environment())
         yield "config.json", _json(config)
         yield "mounts.txt", self._table()
-        shown = [
-            {**one, "text": self._finding(finding)} for one, finding in zip(report["findings"], findings, strict=True)
-        ]
+        shown = [{**finding, "text": self._shown(finding["text"])} for finding in report["findings"]]
         yield "doctor.json", _json({**report, "findings": shown})
         others = TimeForOthers(_USER_S, _OTHERS_S)
         for number, mount in enumerate(self._mounts):
@@ -138,11 +150,6 @@ class Collector:
                         yield f"mount-{number}/{name}", text
                 else:
                     yield f"mount-{number}/status.json", _json({"error": f"not asked: {others.limits}"})
-
-    def _finding(self, finding: CheckResult) -> str:
-        if self._masks is None:
-            return finding.text
-        return self._masks.text(finding.text) if finding.check in _OF_MOUNTS else self._masks.places_in(finding.text)
 
     def _table(self) -> str:
         lines = self._around.lines("self/mountinfo")
@@ -213,3 +220,54 @@ class Collector:
 def _json(found: object) -> str:
     text = json.dumps(found, indent=1, default=str)
     return text if len(text) <= _FILE_BYTES else json.dumps({"error": f"{len(text)} bytes are too many"})
+
+
+def _versions() -> dict[str, Any]:
+    """Of everything that takes part."""
+    packages = {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
+    return {
+        "hfs": hfs.__version__,
+        "python": sys.version,
+        "kernel": {"release": platform.release(), "version": platform.version(), "machine": platform.machine()},
+        "libc": " ".join(platform.libc_ver()),
+        "loaded": load(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+def _limits(around: Surroundings) -> dict[str, Any]:
+    """Of this process, its control groups and the kernel."""
+    names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+    status = around.status
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "uid": around.uid,
+        "processors": os.cpu_count(),
+        "limits": {name: list(resource.getrlimit(getattr(resource, name))) for name in names},
+        "status": {name: status[name] for name in _STATUS if name in status},
+        "room_for_processes": room_for_processes(around),
+        "available_bytes": available_bytes(f"{around.proc}/meminfo", groups_of(f"{around.proc}/self")),
+        "control_groups": around.lines("self/cgroup"),
+        "settings": {name.replace("/", "."): around.number(f"sys/{name}") for name in _SETTINGS},
+        "fuse": {name: _number(f"/sys/module/fuse/parameters/{name}") for name in _FUSE},
+        "loads": list(os.getloadavg()),
+    }
+
+
+def _environment() -> dict[str, str]:
+    """Variables whose names begin with HFS_, and no others. Of those that are no keys only the names: in a cluster of
+    Kubernetes others put such there."""
+    ours = {"HFS_CONFIG", *(f"HFS_{key.name.upper().replace('-', '_')}" for key in KEYS)}
+    return {
+        name: value if name in ours else "(not a key)"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("HFS_")
+    }
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

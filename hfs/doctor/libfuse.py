@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
-from hfs.doctor.kernel import io_mode_missing
+from hfs.doctor.fuse import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import MountError
 from hfs.mounting import daemon_part, own_process

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
-from hfs.mountd.core.memory import available_bytes, groups_of
+from hfs.mountd.core.memory import available_bytes, group_folders, groups_of
 from hfs.policies.descriptors import shares
 
 _FILES_WANTED = 65_536
@@ -60,7 +60,7 @@ def _processes(around: Surroundings, soft: int) -> CheckResult:
 def room_for_processes(around: Surroundings) -> int | None:
     """How many more the control groups allow; None: any number."""
     found = None
-    for folder in _groups(around, "pids"):
+    for folder, _ in group_folders(f"{around.proc}/self", "pids"):
         try:
             with open(f"{folder}/pids.max") as file:
                 most = file.read().strip()
@@ -71,22 +71,6 @@ def room_for_processes(around: Surroundings) -> int | None:
         if most.isdigit():
             found = int(most) - now if found is None else min(found, int(most) - now)
     return None if found is None else max(0, found)
-
-
-def _groups(around: Surroundings, controller: str) -> Iterator[str]:
-    """Folders of the control groups that we are in and that a controller limits, and all above them."""
-    for line in around.lines("self/cgroup"):
-        number, controllers, path = line.split(":", 2)
-        unified = number == "0" and not controllers
-        if not unified and controller not in controllers.split(","):
-            continue
-        for mount in around.table:
-            ours = mount.fstype == "cgroup2" if unified else mount.fstype == "cgroup"
-            if ours and (unified or controller in mount.super_options.split(",")):
-                parts = [part for part in path.split("/") if part and part != ".."]
-                for depth in range(len(parts), -1, -1):
-                    yield "/".join([mount.mountpoint.rstrip("/"), *parts[:depth]])
-                break
 
 
 def _memory(around: Surroundings) -> CheckResult:

@@ -1,4 +1,5 @@
-"""The mounts of hfs that are there: does each answer, has it a keeper, do we see its daemon; and what has no mount.
+"""The mounts of hfs that are there: does each answer, has it a keeper, do we see its daemon; and what has no mount. And
+the directories of our sockets: are they ours alone, and does somebody listen at each?
 
 Every look at a mount is made by a process that is left behind when there is no answer. Sockets are asked with a limit.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from hfs.client.control_socket import Address, Refused
 from hfs.doctor.check_result import CheckResult, Level, fault, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core import socket_places
 from hfs.mounting import keeper, mountinfo, probe, taking_away
 from hfs.mounting.mountinfo import Mount
 from hfs.policies.diagnosis import causes
@@ -30,6 +32,9 @@ _OTHERS_S = 10.0
 """For all mounts of other users together: who likes has many that say nothing."""
 _MOST = 200
 """Mounts that are asked; a node has a few."""
+_SOCKETS = "sockets"
+_AGAIN_S = 0.2
+"""Between bind and listen of a process that is just starting lie microseconds."""
 
 
 def check(around: Surroundings) -> Iterator[CheckResult]:
@@ -128,3 +133,40 @@ def _without_mount() -> Iterator[CheckResult]:
             text = f"process {kept.pid}, the keeper of {place}, whose mount has gone, still waits for its daemon"
             remedy = f"it ends when the cache is written; if the source hangs it never may: kill -9 {kept.pid}"
             yield limit("keeper-without-mount", text, remedy)
+
+
+def check_sockets(around: Surroundings, directories: Sequence[str] | None = None) -> Iterator[CheckResult]:
+    """One finding for each directory that is not ours alone, and one for each with stale sockets. A stale socket harms
+    nobody, and the next mount removes it; it tells that something was killed."""
+    places = socket_places.directories_of(around.uid) if directories is None else list(directories)
+    shut: dict[str, str] = {}
+    stale: list[str] = []
+    for place in places:
+        try:
+            stale += _stale(place, around.uid)
+        except PermissionError as error:
+            shut[place] = str(error.strerror)
+        except OSError:
+            continue  # not there yet, or not to be made: the next one is used
+    if stale:
+        time.sleep(_AGAIN_S)
+        stale = [
+            path for place in sorted({os.path.dirname(path) for path in stale}) for path in _stale(place, around.uid)
+        ]
+    for place, why in shut.items():
+        text = f"{place}: {why}: no socket is put there, and none is looked for"
+        yield note("socket-directory", text, "have it removed; until then sockets lie in another one beside it")
+    if stale:
+        many = "1 socket" if len(stale) == 1 else f"{len(stale)} sockets"
+        text = f"{many} that nobody listens at, of daemons that were killed: {stale[0]}"
+        text += ", ..." if len(stale) > 1 else ""
+        yield limit("stale-sockets", text, f"rm {' '.join(stale[:4])}; hfs mount removes its own")
+    if not shut and not stale:
+        yield good(_SOCKETS, f"no stale sockets in {', '.join(places)}")
+
+
+def _stale(directory: str, uid: int) -> list[str]:
+    """Raises OSError."""
+    with socket_places.opened(directory, uid) as descriptor:
+        names = sorted(socket_places.names(descriptor, socket_places.DAEMON, socket_places.KEEPER))
+        return [f"{directory}/{name}" for name in names if socket_places.is_stale(descriptor, name)]

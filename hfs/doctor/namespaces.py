@@ -13,35 +13,24 @@ from collections.abc import Callable, Iterator
 
 from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
-from hfs.mounting import overlay_probe, probe
+from hfs.mountd.supervisor.errand import Errand
+from hfs.mounting import overlay_probe
+from hfs.mounting.view import own_namespaces
 
 _NAME = "user-namespaces"
 _TRY_S = 10.0
-_CODE = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-uid, gid = os.geteuid(), os.getegid()
-def checked(result):
-    if result != 0:
-        raise OSError(ctypes.get_errno(), "")
-try:
-    checked(libc.unshare(0x00020000 | (0x10000000 if uid else 0)))
-    if uid:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-    checked(libc.mount(b"none", b"/", None, ctypes.c_ulong(16384 | 1 << 19), None))
-    print(0)
-except OSError as error:
-    print(error.errno)
-"""
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv", "/singularity", "/.singularity.d")
 
 
 def try_own_namespace() -> int:
     """errno of the attempt; 0: it went well."""
-    output, _ = probe.answer(_CODE, [], _TRY_S)
-    return int(output) if output.strip().isdigit() else errno.EIO
+    try:
+        errand = Errand(lambda _: own_namespaces(), [])
+    except OSError as error:
+        return error.errno or errno.EIO
+    code = errand.wait(_TRY_S)
+    errand.close()
+    return errno.ETIMEDOUT if code is None else code
 
 
 def check(

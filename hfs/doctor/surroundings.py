@@ -36,8 +36,6 @@ class Surroundings:
     allow_other: bool = False
     as_user: str | None = None
     """Who SOURCE is read as, as the configuration has it; None: as `uid`."""
-    measured: bool = True
-    """The speed of the cache, and of `source`, is to be measured."""
     answer_s: float = ANSWER_S
 
     @property
@@ -86,7 +84,6 @@ def here(
     cache_size_bytes: int | None = None,
     allow_other: bool = False,
     as_user: str | None = None,
-    measured: bool = True,
 ) -> Surroundings:
     """This process's."""
     return Surroundings(
@@ -98,5 +95,4 @@ def here(
         cache_size_bytes=cache_size_bytes,
         allow_other=allow_other,
         as_user=as_user,
-        measured=measured,
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 
@@ -19,6 +18,8 @@ import msgspec
 
 from hfs.client.client import find_socket
 from hfs.client.control_socket import DaemonSilent
+from hfs.doctor import Level, here
+from hfs.doctor.fuse import CERTAIN, check_device, check_fusermount
 from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.cache_path import real_path
@@ -27,8 +28,6 @@ from hfs.mountd.core.config.source_user import shown
 from hfs.mounting import daemon_part, mountinfo, probe
 from hfs.mounting.given import SOCKET_ENDS, is_given, why_no_connection
 
-_FUSE_DEVICE = "/dev/fuse"
-_FUSE_CONFIG = "/etc/fuse.conf"
 _DISK_FAILS = {errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EUCLEAN}
 """Of a cache: it was not given wrongly, and there is a mount without it until its disk is well. The daemon says so."""
 
@@ -258,23 +257,7 @@ def _has_ancestor(path: str, directory: probe.Look | None) -> bool:
 
 
 def _check_fuse(config: Config, faults: _Faults) -> None:
-    if not os.path.exists(_FUSE_DEVICE):
-        faults.failed(f"{_FUSE_DEVICE}: missing; load the module (modprobe fuse), or give the container the device")
-    elif not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK):
-        faults.failed(
-            f"{_FUSE_DEVICE}: may not be opened by user {os.geteuid()}; ask for mode 0666 (it is the usual one)"
-        )
-    if os.geteuid() == 0:
-        return
-    if shutil.which("fusermount3") is None:
-        faults.failed("fusermount3: not installed; it is in the package fuse3")
-    if config.allow_other and not _user_allow_other():
-        faults.failed(f"allow-other: needs the line user_allow_other in {_FUSE_CONFIG}, or root")
-
-
-def _user_allow_other() -> bool:
-    try:
-        with open(_FUSE_CONFIG, encoding="utf-8", errors="replace") as file:
-            return any(line.split("#")[0].strip() == "user_allow_other" for line in file)
-    except OSError:
-        return False
+    around = here(allow_other=config.allow_other)
+    for finding in (*check_device(around), *check_fusermount(around)):
+        if finding.level is Level.FAULT and finding.check in CERTAIN:
+            faults.failed(finding.line())

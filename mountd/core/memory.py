@@ -74,34 +74,35 @@ def available_bytes(meminfo: str, groups: Sequence[ControlGroup]) -> int:
 
 def groups_of(process: str) -> list[ControlGroup]:
     """The control groups that the process (a folder of /proc) is in, the innermost first, and all above them."""
-    found: list[ControlGroup] = []
-    mounts = _mounts(f"{process}/mountinfo")
+    return [ControlGroup(path, *(_V2 if unified else _V1)) for path, unified in group_folders(process, "memory")]
+
+
+def group_folders(process: str, controller: str) -> list[tuple[str, bool]]:
+    """The folders of the control groups with this controller, as `groups_of`, and whether each is of version 2."""
+    found: list[tuple[str, bool]] = []
+    mounts = _mounts(f"{process}/mountinfo", controller)
     for line in _lines(f"{process}/cgroup"):
         number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            version, mount = _V2, mounts.get("cgroup2")
-        elif "memory" in controllers.split(","):
-            version, mount = _V1, mounts.get("cgroup")
-        else:
-            continue
-        if mount is None:
+        unified = number == "0" and not controllers
+        mount = mounts.get("cgroup2" if unified else "cgroup")
+        if mount is None or not (unified or controller in controllers.split(",")):
             continue
         root, top = mount
         inside = f"{path}/".startswith(f"{root.rstrip('/')}/")  # else a container that sees only what it may
         below = path[len(root.rstrip("/")) :].strip("/") if inside else ""
         parts = [part for part in below.split("/") if part]
-        found += [ControlGroup("/".join([top, *parts[:depth]]), *version) for depth in range(len(parts), -1, -1)]
+        found += [("/".join([top, *parts[:depth]]), unified) for depth in range(len(parts), -1, -1)]
     return found
 
 
-def _mounts(path: str) -> dict[str, tuple[str, str]]:
-    """Type of file system -> (what of it is mounted, where), for the hierarchies that limit memory."""
+def _mounts(path: str, controller: str) -> dict[str, tuple[str, str]]:
+    """Type of file system -> (what of it is mounted, where), for the hierarchies with the controller."""
     found: dict[str, tuple[str, str]] = {}
     for line in _lines(path):
         before, _, after = line.partition(" - ")
         root, point = before.split(" ")[3:5]
         kind, _, options = after.split(" ", 2)
-        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
+        if kind == "cgroup2" or (kind == "cgroup" and controller in options.split(",")):
             found.setdefault(kind, (root, point))
     return found
 

@@ -156,7 +156,7 @@ def _disk(s: Situation) -> Finding | None:
             "the cache disk is not written to: "
             + ("the last try failed" if s.disk_state == "resting" else "the cache cannot be used"),
             s.disk_error or f"state {s.disk_state}",
-            "look at the disk of --cache (dmesg, df), or choose another; hfs doctor tells how fast it is",
+            "look at the disk of --cache (dmesg, df), or choose another",
         )
     if s.staging_behind > s.staged_chunks / 10 and s.staging_behind > 16:
         return Finding(

@@ -44,7 +44,7 @@ def commands() -> list[tuple[str, ...]]:
         ("status",),
         ("status", "--all"),
         ("why",),
-        ("doctor", "--no-speed"),
+        ("doctor",),
         ("refresh", f"{MOUNT}"),
         ("cache", "warm", f"{MOUNT}"),
         ("cache", "list", f"{MOUNT}"),

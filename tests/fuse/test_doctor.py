@@ -1,7 +1,6 @@
 """`hfs doctor` on set-ups that are broken for real, in namespaces of their own: each is named, once, and nothing else.
 
 What the machine itself has (an old kernel, a small memory) is there in the unbroken set-up too, and does not count.
-Speeds are not measured: they are not what is broken here.
 """
 
 import contextlib
@@ -111,7 +110,7 @@ class Doctor:
     def _findings(self, prefix: list[str], source: Path, cache: Path | None = None) -> set[Seen]:
         places = ("--source", str(source), "--cache", str(cache or self.cache))
         variables = ("env", f"HOME={self.folder}", "HFS_CACHE_SIZE=10M", f"PATH={environment()['PATH']}")
-        done = run(*prefix, *variables, hfs_command(), "doctor", "--json", "--no-speed", *places)
+        done = run(*prefix, *variables, hfs_command(), "doctor", "--json", *places)
         assert done.stdout, done
         told = json.loads(done.stdout)
         assert done.returncode == told["exit_code"], done
@@ -214,11 +213,11 @@ USER = {
     ),
     "not set-user-ID": (
         'cp "$(command -v fusermount3)" "$1/plain" && mount --bind "$1/plain" "$(command -v fusermount3)"',
-        *("fusermount", "not set-user-ID root"),
+        *("fusermount-rights", "not set-user-ID root"),
     ),
     "nosuid": (
         'it="$(command -v fusermount3)" && mount --bind "$it" "$it" && mount -o remount,bind,nosuid "$it"',
-        *("fusermount", "mounted nosuid"),
+        *("fusermount-rights", "mounted nosuid"),
     ),
     "cache not ours": ("chown root ../own", "cache", f"cannot be written to by user {UID} (Permission denied)"),
     "source shut": ("chmod 700 ../source", "source-rights", f"may not be read by user {UID}; mount as a user who can"),
@@ -237,7 +236,7 @@ def test_a_plain_user_is_told_what_is_broken(doctor: Doctor, as_it_is: dict[str,
     ("before", "check", "text"),
     [
         (("env", "PATH=/nothing"), "fusermount", "fusermount3: not installed"),
-        (("setpriv", "--no-new-privs"), "fusermount", "get no further rights (no_new_privs)"),
+        (("setpriv", "--no-new-privs"), "fusermount-rights", "get no further rights (no_new_privs)"),
         (("env", "HFS_ALLOW_OTHER=yes"), "allow-other", "does not let users have it"),
         (("prlimit", "--nproc=100"), "processes", "may have 100 processes and threads"),
     ],
@@ -378,5 +377,7 @@ def test_a_mount_whose_keeper_was_killed_is_named(doctor: Doctor, hfs_mount: Hfs
 
 def ours(hfs: Hfs, *before: str) -> set[tuple[str, str]]:
     """What is said of this mount, where its sockets are seen."""
-    told = json.loads(run(*before, hfs_command(), "doctor", "--json", "--no-speed").stdout)
+    done = run(*before, hfs_command(), "doctor", "--json")
+    assert done.stdout, done
+    told = json.loads(done.stdout)
     return {(found["check"], found["text"]) for found in told["findings"] if str(hfs.path) in found["text"]}

@@ -79,13 +79,13 @@ def test_places_are_those_of_the_options_and_else_of_the_configuration(
     hfs: Run, looked_at: list[Surroundings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     hfs()
-    hfs("--source", tmp_path / "s", "--cache", "c", "--no-speed")
+    hfs("--source", tmp_path / "s", "--cache", "c")
     monkeypatch.setenv("HFS_CACHE", "/nvme/cache")
     monkeypatch.setenv("HFS_CACHE_SIZE", "1G")
     hfs()
     first, second, third = looked_at
-    assert (first.source, first.cache, first.measured) == (None, None, True)
-    assert (second.source, second.cache, second.measured) == (str(tmp_path / "s"), str(Path.cwd() / "c"), False)
+    assert (first.source, first.cache) == (None, None)
+    assert (second.source, second.cache) == (str(tmp_path / "s"), str(Path.cwd() / "c"))
     assert (third.cache, third.cache_size_bytes) == ("/nvme/cache", 1 << 30)
 
 

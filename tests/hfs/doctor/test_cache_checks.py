@@ -1,4 +1,4 @@
-"""The cache and the sockets as doctor sees them: kind of file system, room, speed, indexes; in made up surroundings."""
+"""The cache and the sockets as doctor sees them: kind of file system, room, indexes; in made up surroundings."""
 
 import os
 import socket
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.doctor import cache_place, cache_speed, caches, sockets
-from hfs.doctor.cache_speed import Speed
+from hfs.doctor import cache, mounts
 from tests.hfs.doctor.surroundings import found, made_up
 
 # -- the cache --------------------------------------------------------------------------------------------------------
@@ -29,7 +28,7 @@ def test_the_kind_of_file_system_of_the_cache(tmp_path: Path, kind: str, level: 
     around = made_up(
         root, mounts=f"1 0 0:1 / {root} rw - {kind} server:/x rw", cache=f"{root}/new/cache", uid=os.geteuid()
     )
-    told = found(cache_place.check(around))
+    told = found(cache.check(around))
     assert told["cache"][0] == level
     assert text in told["cache"][1]
     assert sorted(os.listdir(root)) == ["proc"], "nothing was made"
@@ -37,105 +36,51 @@ def test_the_kind_of_file_system_of_the_cache(tmp_path: Path, kind: str, level: 
 
 def test_a_cache_in_the_source_is_a_fault(tmp_path: Path) -> None:
     around = made_up(tmp_path, source=str(tmp_path.resolve()), cache=str(tmp_path.resolve() / "c"), uid=os.geteuid())
-    assert "inside SOURCE" in found(cache_place.check(around))["cache"][1]
+    assert "inside SOURCE" in found(cache.check(around))["cache"][1]
 
 
 def test_more_than_is_free_is_a_limit(tmp_path: Path) -> None:
     around = made_up(tmp_path, cache=str(tmp_path), cache_size_bytes=1 << 60, uid=os.geteuid())
-    assert found(cache_place.check(around))["cache-room"][0] == "limit"
+    assert found(cache.check(around))["cache-room"][0] == "limit"
     assert sorted(os.listdir(tmp_path)) == ["proc"]
-
-
-MB = 10**6
-
-
-@pytest.mark.parametrize(
-    ("speed", "level", "text"),
-    [
-        (
-            Speed(900 * MB, 5000, 2000 * MB, 3000 * MB, 180 * MB),
-            "good",
-            "writes 900 MB/s (synced), makes 5,000 files/s, reads",
-        ),
-        (Speed(900 * MB, 5000, 2000 * MB, 3000 * MB), "good", "reads 2,000 MB/s at random and 3,000 MB/s in order"),
-        (Speed(40 * MB, 5000, 2000 * MB), "limit", "slower than a stream of a usual shared file system"),
-        (Speed(900 * MB, 60, 2000 * MB), "limit", "slower than a stream of a usual shared file system"),
-        (Speed(900 * MB, 5000, 30 * MB), "limit", "slower than a stream of a usual shared file system"),
-        (Speed(900 * MB, 5000, 300 * MB, 800 * MB, 950 * MB), "good", "SOURCE reads 950 MB/s"),
-        (Speed(900 * MB, 5000, 300 * MB, 800 * MB, 3000 * MB), "limit", "3,000 MB/s: SOURCE is faster than the cache"),
-        (Speed(), "limit", "wrote nothing within two seconds"),
-        (Speed(900 * MB), "good", "writes 900 MB/s"),
-    ],
-)
-def test_speeds_are_judged(speed: Speed, level: str, text: str) -> None:
-    finding = cache_speed.judged(speed)
-    assert finding.level.value == level
-    assert text in finding.text
-
-
-def test_speeds_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "file").write_bytes(bytes(8 << 20))
-    speed = cache_speed.measure(str(tmp_path / "cache"), str(tmp_path / "source"))
-    assert speed is not None
-    assert all(rate is None or rate > 0 for rate in speed)
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_nothing_is_measured_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_speed, "_LEAST_BYTES", 1 << 60)
-    assert cache_speed.measure(str(tmp_path), None) is None
-    assert list(cache_speed.check(made_up(tmp_path, cache=str(tmp_path), measured=True))) == []
-
-
-def test_what_was_said_before_a_disk_hung_counts() -> None:
-    said = b'{"write": [1000, 0.5]}\n{"write": [3000, 0.5], "files": [10, 0.1]}\n{"write": [30'
-    assert cache_speed._rates(said) == {"write": 6000, "files": 100}
-
-
-def test_little_of_the_source_says_nothing_about_its_speed() -> None:
-    assert cache_speed._rates(b'{"source": [1000, 0.000001]}\n') == {}
-    assert cache_speed._rates(b'{"source": [8388608, 2]}\n') == {"source": 4194304}
 
 
 # -- caches and sockets -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder_name", ["1-0123456789abcdef"])
-def test_an_index_that_is_damaged_is_seen_from_outside(tmp_path: Path, folder_name: str) -> None:
-    cache = tmp_path / folder_name
-    cache.mkdir(mode=0o700)
-    assert caches.damage(str(cache)) is None
-    index = cache / "index.sqlite"
+def test_an_index_that_is_damaged_is_seen_from_outside(tmp_path: Path) -> None:
+    folder = tmp_path / "1-0123456789abcdef"
+    folder.mkdir(mode=0o700)
+    assert cache.damage(str(folder)) is None
+    index = folder / "index.sqlite"
     index.write_bytes(b"")
-    assert caches.damage(str(cache)) is None
+    assert cache.damage(str(folder)) is None
     header = bytearray(100)
     header[:16], header[16:18], header[28:32], header[68:72] = b"SQLite format 3\0", b"\x10\0", b"\0\0\0\x02", b"hfs1"
     index.write_bytes(header + bytes(8192 - 100))
-    assert caches.damage(str(cache)) is None
+    assert cache.damage(str(folder)) is None
     index.write_bytes(header + bytes(5000))
-    assert caches.damage(str(cache)) == "5100 bytes long instead of 8192"
-    (cache / "index.sqlite-wal").touch()
-    assert caches.damage(str(cache)) is None
+    assert cache.damage(str(folder)) == "5100 bytes long instead of 8192"
+    (folder / "index.sqlite-wal").touch()
+    assert cache.damage(str(folder)) is None
     index.write_bytes(bytes(8192))
-    assert caches.damage(str(cache)) == "it does not begin as one"
+    assert cache.damage(str(folder)) == "it does not begin as one"
     index.write_bytes(b"SQLite")
-    assert caches.damage(str(cache)) == "6 bytes are left of it"
-    (cache / "index.damaged").touch()
-    assert caches.damage(str(cache)) == "a damaged page was met"
+    assert cache.damage(str(folder)) == "6 bytes are left of it"
+    (folder / "index.damaged").touch()
+    assert cache.damage(str(folder)) == "a damaged page was met"
 
 
 def test_a_damaged_index_is_named_once_and_where_it_is(tmp_path: Path) -> None:
     root = tmp_path.resolve() / "root"
     root.mkdir(mode=0o700)
     around = made_up(tmp_path, cache=str(root), uid=os.geteuid())
-    assert found(caches.check(around)) == {}
+    assert found(cache.check_indexes(around)) == {}
     for number, name in enumerate(("0" * 16, "1" * 16)):
         own = root / f"{os.geteuid()}-{name}"
         own.mkdir(mode=0o700)
         (own / "index.sqlite").write_bytes(bytes(100) if number else b"")
-    told = found(caches.check(around))
+    told = found(cache.check_indexes(around))
     assert told["cache-index"][0] == "limit"
     assert f"{root}/{os.geteuid()}-{'1' * 16}: its index is damaged" in told["cache-index"][1]
 
@@ -149,12 +94,12 @@ def test_sockets_are_told_apart(tmp_path: Path) -> None:
         listens.bind(str(ours / "a.sock"))
         listens.listen(1)
         (ours / "b.keeper").touch()
-        assert found(sockets.check(around, [str(ours), str(tmp_path / "none")]))["sockets"][0] == "good"
+        assert found(mounts.check_sockets(around, [str(ours), str(tmp_path / "none")]))["sockets"][0] == "good"
         with socket.socket(socket.AF_UNIX) as gone:
             gone.bind(str(ours / "c.keeper"))
-        level, line = found(sockets.check(around, [str(ours)]))["stale-sockets"]
+        level, line = found(mounts.check_sockets(around, [str(ours)]))["stale-sockets"]
     assert level == "limit"
     assert "1 socket that" in line
     assert "c.keeper" in line
     ours.chmod(0o777)
-    assert found(sockets.check(around, [str(ours)]))["socket-directory"][0] == "note"
+    assert found(mounts.check_sockets(around, [str(ours)]))["socket-directory"][0] == "note"

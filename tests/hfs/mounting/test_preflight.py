@@ -3,23 +3,26 @@
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hfs.client.client import DaemonSilent
+from hfs.doctor import fuse
 from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mounting import preflight as places
 from hfs.mounting import probe
 from hfs.mounting.mountinfo import parse
 from hfs.mounting.preflight import absolute, check_places, describe_mount
+from tests.hfs.doctor.surroundings import made_up
 
 
 @pytest.fixture(autouse=True)
 def _fuse_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "_FUSE_DEVICE", os.devnull)
-    monkeypatch.setattr(places.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(places, "check_device", lambda _around: [])
+    monkeypatch.setattr(places, "check_fusermount", lambda _around: [])
 
 
 @pytest.fixture
@@ -212,24 +215,15 @@ def test_something_is_mounted_there(config: Config, monkeypatch: pytest.MonkeyPa
     check_places(changed(config, over=True))
 
 
-def test_without_fuse(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(places, "_FUSE_DEVICE", str(tmp_path / "absent"))
-    assert "missing" in refusal(config, MountError)[0]
-    monkeypatch.setattr(places, "_FUSE_DEVICE", os.devnull)
-    monkeypatch.setattr(places.os, "access", lambda _path, _mode: False)
-    assert "may not be opened" in refusal(config, MountError)[0]
-
-
-def test_without_root(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    user = os.getuid() or 1000
-    os.chown(config.cache, user, -1)
-    monkeypatch.setattr(places.os, "geteuid", lambda: user)
-    monkeypatch.setattr(places, "_FUSE_CONFIG", str(tmp_path / "fuse.conf"))
-    monkeypatch.setattr(places.shutil, "which", lambda _name: None)
-    lines = refusal(changed(config, allow_other=True), MountError)
-    assert [line.split(":")[0] for line in lines] == ["fusermount3", "allow-other"]
-    monkeypatch.setattr(places.shutil, "which", lambda name: name)
-    (tmp_path / "fuse.conf").write_text("# user_allow_other\nmount_max = 5\n")
-    assert "allow-other" in refusal(changed(config, allow_other=True), MountError)[0]
-    (tmp_path / "fuse.conf").write_text("user_allow_other # for hfs\n")
-    check_places(changed(config, allow_other=True))
+def test_what_fuse_lacks_for_certain(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the checks of `hfs doctor`. That a fusermount3 has no rights is for itself to say: it may be a proxy's."""
+    device = str(tmp_path / "absent")
+    around = made_up(tmp_path, device=device, search_path="/nothing", fuse_config=device, allow_other=True)
+    monkeypatch.setattr(places, "check_device", fuse.check_device)
+    monkeypatch.setattr(places, "check_fusermount", fuse.check_fusermount)
+    monkeypatch.setattr(places, "here", lambda **_: around)
+    assert [line.split(":")[0] for line in refusal(config, MountError)] == [device, "fusermount3"]
+    (tmp_path / "fusermount3").write_text("")
+    (tmp_path / "fusermount3").chmod(0o755)
+    monkeypatch.setattr(places, "here", lambda **_: replace(around, search_path=str(tmp_path)))
+    assert [line.split(" ")[0] for line in refusal(config, MountError)] == [f"{device}:", "allow-other"]
