@@ -7,6 +7,7 @@ values. What they do not know is passed over and kept: a newer daemon may say mo
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any, NotRequired, Required, TypedDict
 
 import msgspec
@@ -19,6 +20,8 @@ _MOST_VALUES = 1_000_000
 _LONGEST = 65536
 """Of a text; a path has 4096 bytes."""
 _SHOWN = 200
+_CONVERTING = threading.Lock()
+"""At its first use msgspec looks a type up, and two threads that do so at once end the process: SIGSEGV."""
 
 
 class Nonsense(HfsError):
@@ -259,7 +262,8 @@ def check(told: object, kind: Any) -> None:  # noqa: ANN401 - a type, as msgspec
     """Raises Nonsense."""
     try:
         _see_that_it_is_plain(told)
-        msgspec.convert(told, kind)
+        with _CONVERTING:
+            msgspec.convert(told, kind)
     except (msgspec.ValidationError, RecursionError, ValueError) as error:
         raise Nonsense(f"what it says makes no sense: {printable(str(error))[:_SHOWN]}") from None
 
