@@ -1,22 +1,23 @@
 """`Tunnels`: control connections through the mount itself (mountd/wire/tunnel.py), of clients that see no socket.
 
-Each belongs to a user, a group and a process, as the kernel names them with every request, and is served as a
-connection of the control socket is. How many there are is bounded, and so is what they hold. The kernel does not tell
-when a client of a tunnel dies, so its process is looked at, and one that has not asked for long is let go. An exchange
-never waits; what fails is the client's to hear, as an errno. Event loop only.
+Each belongs to a user, a group and a process, as the kernel names them with every request. It is a pair of sockets:
+one is served as a connection of the control socket is, the exchanges fill and empty the other. How many there are is
+bounded, and what they hold by what a socket holds. The kernel does not tell when a client of a tunnel dies, so its
+process is looked at, and one that has not asked for long is let go. An exchange never waits; what fails is the client's
+to hear, as an errno. Event loop only.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.control.tunnel_stream import TunnelStream
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.caller import credentials_of, has_ended, process_of
 from hfs.mountd.core.slices import Slices
@@ -25,7 +26,7 @@ from hfs.mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoE
 log = logging.getLogger(__name__)
 
 MOST = 1024
-"""Tunnels in all: with the most that each holds, 320 MiB, which only a hostile crowd makes of it."""
+"""Tunnels in all. Each has two descriptors, and sockets hold 400 KiB for it at the most."""
 MOST_OF_USER = 320
 """Of one user: all learners that are followed, and as many commands as run at a time."""
 MOST_OF_OTHERS = 640
@@ -36,7 +37,7 @@ lost its thread; it connects again. Counted in looks: a daemon that was stopped 
 _LOOK_S = 1.0
 """How often tunnels are looked at; also for how long a dead learner's epoch is followed."""
 
-Answering = Callable[[TunnelStream, int, int, int, tuple[int, ...] | None], Awaitable[None]]
+Answering = Callable[[trio.SocketStream, int, int, int, tuple[int, ...] | None], Awaitable[None]]
 """Serves one connection until it ends, and closes the stream. Of whom: process (0: outside of our pid namespace), user,
 group, supplementary groups (None: not to be seen)."""
 
@@ -49,8 +50,9 @@ class _Tunnel:
     """That opened it; 0: outside of our pid namespace."""
     process: int
     groups: tuple[int, ...] | None
+    end: socket.socket
+    """The client's: what it says goes in, and what it is told comes out."""
     silent_looks: int = 0
-    stream: TunnelStream = field(default_factory=TunnelStream)
 
     def is_of(self, thread: int, uid: int, gid: int) -> bool:
         """Whether this thread may speak: that which has opened it, or another of its process in the same groups, since
@@ -98,7 +100,7 @@ class Tunnels:
         """Answer one exchange of a thread that waits for it: the encoded answer, or an errno.
 
         EINVAL: it means nothing. EPIPE: there is no such tunnel (any more), or it is somebody else's. EEXIST: one is
-        open by this token. EUSERS: there are too many. ENOTTY: none are served.
+        open by this token. EUSERS: there are too many. ENOTTY: none are served. EMFILE: no descriptor.
         """
         try:
             asked = Exchange.decode(argument)
@@ -112,16 +114,11 @@ class Tunnels:
         if tunnel is None or not tunnel.is_of(thread, uid, gid):
             return errno.EPIPE
         tunnel.silent_looks = 0
-        stream = tunnel.stream
-        taken = stream.put_nowait(asked.data)
-        if asked.flags & CLOSE:
+        taken = _put(tunnel.end, asked.data)
+        data, flags = (b"", END) if asked.flags & CLOSE else _taken(tunnel.end, asked.room_bytes)
+        if flags & END:
             self._end(asked.token)
-            return Answer(taken, flags=END).encode()
-        data = stream.take_nowait(asked.room_bytes)
-        if stream.over:
-            self._end(asked.token)
-            return Answer(taken, data, END).encode()
-        return Answer(taken, data, MORE if stream.has_more else 0).encode()
+        return Answer(taken, data, flags).encode()
 
     def _open(self, token: bytes, thread: int, uid: int, gid: int) -> int:
         """0, or an errno."""
@@ -135,13 +132,19 @@ class Tunnels:
             return errno.EUSERS
         if uid not in self._owners and others >= MOST_OF_OTHERS:
             return errno.EUSERS
+        try:
+            end, served = socket.socketpair()
+        except OSError:
+            return errno.EMFILE
+        end.setblocking(False)
         found = process_of(thread) if thread else None
         process = found[0] if found is not None else 0
         who = credentials_of(thread, uid, gid) if thread else None
         groups = who.groups if who is not None else None
-        tunnel = self._tunnels[token] = _Tunnel(uid, gid, thread, process, groups)
+        self._tunnels[token] = _Tunnel(uid, gid, thread, process, groups, end)
         log.debug("control: a tunnel for process %d of user %d", process, uid)
-        start_guarded(self._nursery, "control tunnel", self._answer, tunnel.stream, process, uid, gid, groups)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(served))
+        start_guarded(self._nursery, "control tunnel", self._answer, stream, process, uid, gid, groups)
         return 0
 
     def _let_go(self) -> Iterator[None]:
@@ -157,4 +160,30 @@ class Tunnels:
                 self._end(token)
 
     def _end(self, token: bytes) -> None:
-        self._tunnels.pop(token).stream.leave()
+        self._tunnels.pop(token).end.close()
+
+
+def _put(end: socket.socket, data: bytes) -> int:
+    """How many bytes the socket takes; all where nobody reads them any more."""
+    try:
+        return end.send(data) if data else 0
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return len(data)
+
+
+def _taken(end: socket.socket, room_bytes: int) -> tuple[bytes, int]:
+    """What the client is to be told, of so much room, and the flags of the answer."""
+    data = b""
+    try:
+        while len(data) < room_bytes:
+            part = end.recv(room_bytes - len(data))
+            if not part:
+                return data, END
+            data += part
+    except BlockingIOError:
+        return data, 0
+    except OSError:  # closed before all that was said was read
+        return data, END
+    return data, MORE

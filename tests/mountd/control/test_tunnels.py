@@ -21,7 +21,6 @@ import trio.testing
 from hfs.mountd.control import control, tunnels
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import serve
-from hfs.mountd.control.tunnel_stream import TunnelStream
 from hfs.mountd.control.tunnels import MOST_OF_OTHERS, MOST_OF_USER, SILENT_LOOKS, Tunnels
 from hfs.mountd.core.caller import Credentials, has_ended
 from hfs.mountd.core.open_files import OpenFiles
@@ -81,18 +80,18 @@ class Served:
         self.heard: list[bytes] = []
 
     async def echo(
-        self, stream: TunnelStream, process: int, uid: int, gid: int, groups: tuple[int, ...] | None
+        self, stream: trio.SocketStream, process: int, uid: int, gid: int, groups: tuple[int, ...] | None
     ) -> None:
         self.who.append((process, uid, gid, groups))
         heard = b""
         async with stream:
-            while part := await stream.receive_some():
-                heard += part
-                with contextlib.suppress(trio.BrokenResourceError):
+            with contextlib.suppress(trio.BrokenResourceError):  # as of a client that leaves with words unheard
+                while part := await stream.receive_some():
+                    heard += part
                     await stream.send_all(part)
         self.heard.append(heard)
 
-    async def deaf(self, stream: TunnelStream, *_who: object) -> None:
+    async def deaf(self, stream: trio.SocketStream, *_who: object) -> None:
         async with stream:
             await trio.sleep_forever()
 
@@ -146,19 +145,19 @@ async def test_what_nobody_reads_is_not_taken_without_end() -> None:
         client, data = Client(found), b"x" * BODY_BYTES
         client.open()
         await trio.testing.wait_all_tasks_blocked()
-        taken = [answer.taken_bytes for answer in (client.ask(data) for _ in range(40)) if isinstance(answer, Answer)]
-        assert sum(taken) == 256 * 1024
-        assert taken[-1] == 0
+        taken = [answer.taken_bytes for answer in (client.ask(data) for _ in range(64)) if isinstance(answer, Answer)]
+        assert taken[0] == BODY_BYTES
+        assert taken[-1] == 0, "no more than a socket holds"
         assert client.ask(flags=CLOSE) == Answer(0, flags=END)
 
 
 async def test_what_is_not_fetched_is_not_said_without_end() -> None:
     said = 0
 
-    async def talk(stream: TunnelStream, *_who: object) -> None:
+    async def talk(stream: trio.SocketStream, *_who: object) -> None:
         nonlocal said
         async with stream:
-            while said < 1_000_000:
+            while said < 4_000_000:
                 await stream.send_all(b"y" * 1000)
                 said += 1000
 
@@ -166,7 +165,7 @@ async def test_what_is_not_fetched_is_not_said_without_end() -> None:
         client = Client(found)
         client.open()
         await trio.testing.wait_all_tasks_blocked()
-        assert said <= 64 * 1024
+        assert said < 1_000_000, "no more than a socket holds"
         got = 0
         while True:
             answer = client.ask()
@@ -175,33 +174,8 @@ async def test_what_is_not_fetched_is_not_said_without_end() -> None:
             if answer.flags & END:
                 break
             await trio.testing.wait_all_tasks_blocked()
-        assert got == said == 1_000_000
+        assert got == said == 4_000_000
         assert client.ask() == errno.EPIPE
-
-
-async def test_the_stream_is_as_trio_wants_one() -> None:
-    stream = TunnelStream()
-    await stream.send_all(b"")
-    stream.put_nowait(b"abc")
-    assert await stream.receive_some(2) == b"ab"
-    assert await stream.receive_some() == b"c"
-    async with trio.open_nursery() as nursery:
-
-        async def receive() -> None:
-            with pytest.raises(trio.ClosedResourceError):
-                await stream.receive_some(1)
-
-        nursery.start_soon(receive)
-        await trio.testing.wait_all_tasks_blocked()
-        await stream.aclose()
-    with pytest.raises(trio.ClosedResourceError):
-        await stream.send_all(b"x")
-    assert stream.put_nowait(b"nobody reads it") == 15
-    left = TunnelStream()
-    left.leave()
-    assert await left.receive_some(1) == b""
-    with pytest.raises(trio.BrokenResourceError):
-        await left.send_all(b"x")
 
 
 # -- whose, and how many ----------------------------------------------------------------------------------------------
