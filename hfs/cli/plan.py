@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -24,6 +24,10 @@ _NEEDED = ("storage", "train")
 _REMOTE = "12.5GB/s"
 """One link of 100 Gbit/s for all nodes together: little for a cluster, and what the plan then says holds anywhere."""
 _IMBALANCE_STEPS = 256
+_STEPS_OF_THE_PAPER = (32, 64, 128)
+_MOST_SAMPLES = 1 << 26
+"""Nodes x samples of a step x the 64 batches of the simulated epoch: 700 MB."""
+_EPOCH_BATCHES = 64
 
 _RATE_HELP = "Like 200MB/s or '1300 samples/s'."
 
@@ -70,11 +74,9 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
         pictures.check(plot)
     counts = nodes_of(nodes)
     if imbalance:
-        from hfs.cli.plan_imbalance import simulate
-
         if unused := [name for name, value in given.items() if value and name != "step_samples"]:
             raise ConfigError(f"--imbalance needs no --{unused[0].replace('_', '-')}: only --nodes and --step-samples")
-        simulate(counts, given["step_samples"], _IMBALANCE_STEPS, as_json=as_json, plot=plot)
+        _simulate_imbalance(counts, given["step_samples"], as_json=as_json, plot=plot)
         return
     found = epochs(_inputs(**given), counts)
     if as_json:
@@ -211,3 +213,39 @@ def _measured(
     if "storage" not in {*rates, *given}:
         raise HfsError(f"{path}: its rate could not be measured: give --storage-rate")
     return rates
+
+
+def _simulate_imbalance(nodes: Sequence[int], step_samples: int | None, *, as_json: bool, plot: str | None) -> None:
+    """Print, and draw, the share of a global batch that has to move, in batches of each kind (Yang and Cong,
+    figure 6). Raises ConfigError where that is more than fits in memory."""
+    import numpy as np
+
+    from hfs.cli.plan_tables import show_imbalance
+    from hfs.policies.cluster.cost_model import expected_imbalance, imbalance
+
+    rows: list[dict[str, Any]] = []
+    for samples in _STEPS_OF_THE_PAPER if step_samples is None else (step_samples,):
+        for count in nodes:
+            if count == 1:
+                continue  # has all of it
+            if count * samples * _EPOCH_BATCHES > _MOST_SAMPLES:
+                estimate = expected_imbalance(count, samples)
+                raise ConfigError(
+                    f"{count} nodes with {samples} samples a step are too many to simulate;"
+                    f" the estimate is {estimate:.2%}"
+                )
+            shares = imbalance(count, samples, _IMBALANCE_STEPS, seed=0, epoch_batches=_EPOCH_BATCHES)
+            low, median, high = np.quantile(shares, (0.25, 0.5, 0.75)).tolist()
+            estimate = expected_imbalance(count, samples)
+            row = {"step_samples": samples, "nodes": count, "median": median, "quartile_1": low, "quartile_3": high}
+            rows.append({**row, "estimate": estimate, "shares": shares.tolist()})
+    if not rows:
+        raise ConfigError("--imbalance needs 2 nodes or more: one node has all of each batch")
+    if as_json:
+        click.echo(json.dumps({"steps": _IMBALANCE_STEPS, "imbalance": rows}))
+    else:
+        show_imbalance(rows)
+    if plot is not None:
+        from hfs.cli.plan_plot import draw_imbalance
+
+        draw_imbalance(rows, plot)

@@ -2,7 +2,7 @@
 
 import os
 
-from hfs.cli.run_summary import since
+from hfs.cli.run import since
 from hfs.cli.situation import situation_of
 from hfs.cli.status_screen import MOST_LINES, run_lines, screen
 from hfs.policies.diagnosis.causes import waits_for
