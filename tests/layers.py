@@ -65,8 +65,8 @@ IMPORT_RIGHTS = {
         "mountd/supervisor/*",  # daemons; fusermount3
         "hfs/*",
     ),
-    "click": ("hfs/*",),
-    "rich": ("hfs/*",),
+    "prometheus_client": ("mountd/monitoring/exposition.py", "tests/*"),  # loaded only where somebody wants metrics
+    **dict.fromkeys(("click", "rich"), ("hfs/*",)),
 }
 # Code that training jobs import must not bring an event loop or a framework with it.
 JOB_SIDE = (
@@ -120,7 +120,7 @@ JOB_SIDE = (
     "mountd/wire/layout.py",
     "mountd/wire/tunnel.py",
 )
-NEVER_IN_JOBS = {"trio", "pyfuse3", "torch", "mpi4py"}
+NEVER_IN_JOBS = {"trio", "prometheus_client", "pyfuse3", "torch", "mpi4py"}
 
 # policies: state in, decision out. The modules of the standard library that they may use; numpy besides.
 PURE_MODULES = {
@@ -162,7 +162,7 @@ ERRNO_RIGHTS = (
 ENCODING_RIGHTS = (
     "mountd/cache/objects/codec.py",  # how
     "mountd/daemon/cluster.py",  # whether
-    "mountd/cache/status.py",  # what `hfs status` says of it
+    "mountd/daemon/status.py",  # what `hfs status` says of it
 )
 ENCODING_OPTION = "mountd/core/config/config.py"
 

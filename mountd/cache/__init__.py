@@ -13,7 +13,6 @@ from hfs.mountd.cache.index import StagedRow, Stamp
 from hfs.mountd.cache.kept_attributes import SeenObject
 from hfs.mountd.cache.objects import Shrinker, StagedFile, is_open
 from hfs.mountd.cache.opening import look_at_cache, open_cache
-from hfs.mountd.cache.status import CacheStatus
 from hfs.mountd.cache.told_objects import ToldObjects
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "Arrivals",
     "Cache",
     "CacheSettings",
-    "CacheStatus",
     "CheckedFile",
     "Grants",
     "SeenObject",

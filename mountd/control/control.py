@@ -11,25 +11,28 @@ import contextlib
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
 from hfs.mountd.base.errors import ConfigError, HfsError, sole
+from hfs.mountd.cache import Cache
 from hfs.mountd.control.cache_commands import CacheCommands
-from hfs.mountd.control.cluster import ClusterStatus
 from hfs.mountd.control.connection import ClientGone, ControlConnection, Report
 from hfs.mountd.control.learners import serve_learner
 from hfs.mountd.control.listening import ControlListener, control_socket
-from hfs.mountd.control.recordings import Recordings
 from hfs.mountd.control.refresh import RefreshWork
 from hfs.mountd.control.requester import Requester, requester_of, requester_through_mount
-from hfs.mountd.control.status import StatusReport
 from hfs.mountd.control.tunnels import Tunnels
 from hfs.mountd.core.background import guarded, start_for_life
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.files import Recorder
 from hfs.mountd.hints import Learners
+from hfs.mountd.peers import ClusterView
 from hfs.mountd.wire.protocol import (
     MAX_FRAME_BYTES,
     Check,
@@ -48,6 +51,7 @@ from hfs.mountd.wire.protocol import (
     Request,
     Result,
     Status,
+    Touches,
     Unpin,
     Warm,
 )
@@ -63,11 +67,74 @@ _OTHERS_BYTES = 1 << 16
 """Of a request of theirs, none of which names files."""
 
 
+class StatusCommand(Protocol):
+    """`hfs status`, which is told from above all rooms."""
+
+    async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
+        """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk.
+        `page_cache`: as in `protocol.Status`."""
+
+    def history(self) -> list[dict[str, float]]:
+        """The looks of `protocol.History`."""
+
+
+class ClusterStatus:
+    """This node among those of the job, for `hfs status --cluster` and for samplers."""
+
+    def __init__(self, view: ClusterView, cache: Cache, metrics: Metrics) -> None:
+        self._view = view
+        self._cache = cache
+        self._metrics = metrics
+
+    def own_figures(self) -> dict[str, int]:
+        """What this node says of itself: bytes, unless the name says otherwise."""
+        metrics, staged = self._metrics, self._cache.statistics()
+        return {
+            "staged": staged.bytes,
+            "capacity": staged.capacity_bytes,
+            "from_source": metrics["source_read_bytes"],
+            "from_peers": metrics["peer_read_bytes"],
+            "from_own_cache": metrics["bytes_staged"],
+            "to_peers": metrics["peer_served_bytes"],
+            "peer_misses": metrics["peer_misses"],
+            "peer_faults": metrics["peer_faults"],
+        }
+
+    def directory(self) -> dict[str, object]:
+        """What `protocol.Directory` says."""
+        return self._view.directory()
+
+    async def all_nodes(self) -> dict[str, object]:
+        """What `protocol.Cluster` says. Takes seconds where a node does not answer."""
+        return {"nodes": await self._view.figures(self.own_figures())}
+
+
+class Recordings:
+    """What `hfs-hint record` asks for: to be told what is read, for as long as the client listens."""
+
+    def __init__(self, recorder: Recorder, recall_all: Callable[[], Awaitable[None]]) -> None:
+        """`recall_all`: what is read and opened without us comes to us again."""
+        self._recorder = recorder
+        self._recall_all = recall_all
+
+    async def record(self, report: Report) -> Result:
+        """Tell one client what is read, until it goes."""
+        recording = self._recorder.start()
+        try:
+            await self._recall_all()
+            await report(Touches([]))  # it has begun
+            while True:
+                touches, lost = await recording.take()
+                await report(Touches(touches, lost))
+        finally:
+            self._recorder.stop(recording)
+
+
 @dataclass(frozen=True, slots=True)
 class Commands:
     """Who does what the daemon can be asked for. Each command is cancelled when its client goes."""
 
-    status: StatusReport
+    status: StatusCommand
     cache: CacheCommands
     cluster: ClusterStatus
     recordings: Recordings

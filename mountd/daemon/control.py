@@ -10,16 +10,13 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.cache import CacheStatus
+from hfs.mountd.cache import Cache
 from hfs.mountd.control import (
     CacheCommands,
     ClusterStatus,
     Commands,
-    CounterStatus,
-    OwnXattrs,
     Recordings,
     RefreshWork,
-    StatusReport,
     Traffic,
     Tunnels,
     WarmEstimate,
@@ -34,22 +31,19 @@ from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.ending import Ending
 from hfs.mountd.daemon.files import FileService
 from hfs.mountd.daemon.names import NameService
-from hfs.mountd.daemon.status import DaemonStatus
+from hfs.mountd.daemon.status import Status
 from hfs.mountd.daemon.storage import Storage
-from hfs.mountd.fetch import FetchStatus, Serving
-from hfs.mountd.files import FilesStatus
-from hfs.mountd.kernel import PlaneFigures
-from hfs.mountd.monitoring import MonitoringStatus
-from hfs.mountd.namespace import NamesStatus
-from hfs.mountd.peers import ClusterView, JobPeers, Membership, PeersStatus
-from hfs.mountd.source import SourceStatus
+from hfs.mountd.fetch import Serving
+from hfs.mountd.monitoring import Monitoring
+from hfs.mountd.namespace import Node
+from hfs.mountd.peers import JobPeers, Membership
 from hfs.policies.traffic import ReadCounts
 
 
 @dataclass(frozen=True, slots=True)
 class ControlService:
-    daemon: DaemonStatus
-    own_xattrs: OwnXattrs
+    status: Status
+    own_xattrs: _OwnXattrs
     traffic: Traffic
     tunnels: Tunnels
 
@@ -62,17 +56,17 @@ async def open_control(
     names: NameService,
     files: FileService,
     ending: Ending,
-    monitoring: MonitoringStatus,
+    monitoring: Monitoring,
     nursery: trio.Nursery,
 ) -> AsyncIterator[ControlService]:
     """Answer until the block is left. Raises MountError."""
     metrics, cache = basics.metrics, storage.cache
-    daemon = DaemonStatus(basics, ending, files.fetch.buffers)
     cluster = ClusterStatus(joined.view, cache, metrics)
-    counted = partial(read_counts, metrics, files)
+    counted = partial(_read_counts, metrics, files)
     traffic = Traffic(metrics, counted, lambda: cache.statistics().bytes, time.monotonic)
+    status = Status(basics, storage, joined.view, names, files, ending, traffic, monitoring)
     commands = Commands(
-        _status(basics, storage, joined.view, names, files, daemon, traffic, monitoring),
+        status,
         _cache_commands(basics, storage, names, files),
         cluster,
         Recordings(files.recorder, partial(_recall_all, storage, files)),
@@ -85,7 +79,7 @@ async def open_control(
     with _answering(basics, storage, joined.peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other) as tunnels:
             storage.own_cache.answers_at(path)
-            yield ControlService(daemon, OwnXattrs(cache, path), traffic, tunnels)
+            yield ControlService(status, _OwnXattrs(cache, path), traffic, tunnels)
 
 
 @contextmanager
@@ -157,9 +151,9 @@ def _cache_commands(basics: Basics, storage: Storage, names: NameService, files:
     return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
 
 
-def read_counts(metrics: Metrics, files: FileService, plane: PlaneFigures | None = None) -> ReadCounts:
-    """What is known of what jobs have read. `plane`: what the data plane says just now."""
-    plane = plane or files.plane.figures()
+def _read_counts(metrics: Metrics, files: FileService) -> ReadCounts:
+    """What is known of what jobs have read."""
+    plane = files.plane.figures()
     return ReadCounts(
         cached_bytes=metrics["opened_cached_bytes"] + plane.cached_bytes - files.residency.looked_at_bytes,
         passed_bytes=metrics["opened_passed_bytes"] + plane.passed_bytes,
@@ -172,45 +166,23 @@ def read_counts(metrics: Metrics, files: FileService, plane: PlaneFigures | None
     )
 
 
-def _status(
-    basics: Basics,
-    storage: Storage,
-    view: ClusterView,
-    names: NameService,
-    files: FileService,
-    daemon: DaemonStatus,
-    traffic: Traffic,
-    monitoring: MonitoringStatus,
-) -> StatusReport:
-    """What each room tells."""
-    metrics, source, fetch = basics.metrics, storage.source, files.fetch
+class _OwnXattrs:
+    """Our own extended attributes, `user.hfs.*`: where a file is served from, and where the daemon is asked."""
 
-    return StatusReport(
-        [
-            daemon,
-            traffic,
-            SourceStatus(source, metrics),
-            CacheStatus(storage.cache, metrics, basics.config),
-            PeersStatus(view, metrics),
-            NamesStatus(names.permissions, metrics, lambda: names.leaf_table.figures()._asdict()),
-            FetchStatus(fetch.fetcher, files.prefetch, source.threads, fetch.buffers, basics.workers, metrics),
-            FilesStatus(
-                files.readers,
-                files.io_mode,
-                files.overlays,
-                files.by_kernel,
-                storage.handles,
-                names.namespace,
-                files.residency,
-                metrics,
-                files.plane,
-                files.delegations,
-            ),
-            monitoring,
-            CounterStatus(metrics),
-        ],
-        storage.learners,
-        traffic,
-        files.pipeline.take,
-        files.residency.refresh,
-    )
+    def __init__(self, cache: Cache, control_path: str) -> None:
+        self._cache = cache
+        self._control_path = control_path
+
+    def value(self, node: Node, name: str) -> bytes | None:
+        """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name.
+        Never waits."""
+        if name == "user.hfs.socket":
+            return self._control_path.encode("utf-8", "surrogateescape")
+        file = self._cache.files.get_nowait(node.version) if node.version is not None else None
+        if name == "user.hfs.state" and node.version is not None:
+            if file is None or not file.present:
+                return b"source" if node.version.size else b"complete"
+            return b"complete" if file.complete else b"%d/%d chunks" % (len(file.present), file.present.count)
+        if name == "user.hfs.tier" and node.version is not None:
+            return b"staged" if file is not None and file.complete else b"source"
+        return None

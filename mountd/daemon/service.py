@@ -19,14 +19,14 @@ from hfs.mountd.daemon.cache_watch import CacheWatch
 from hfs.mountd.daemon.control import open_control
 from hfs.mountd.daemon.ending import Ending
 from hfs.mountd.daemon.files import FileService
-from hfs.mountd.daemon.monitoring import open_metrics
 from hfs.mountd.daemon.mount import fuse_of, mounted
 from hfs.mountd.daemon.names import NameService
-from hfs.mountd.daemon.status import DaemonStatus
+from hfs.mountd.daemon.status import Status
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.files import ChangedNames, have_names_looked_up
 from hfs.mountd.fuse import Fuse
 from hfs.mountd.kernel import tune
+from hfs.mountd.monitoring import Monitoring
 from hfs.mountd.namespace import Believing, Namespace
 from hfs.mountd.peers import Membership
 from hfs.mountd.wire.handover import Handover
@@ -54,7 +54,7 @@ class Service:
     names: NameService
     files: FileService
     changed: ChangedNames
-    status: DaemonStatus
+    status: Status
     fuse: Fuse
     ending: Ending
     cache_watch: CacheWatch
@@ -94,9 +94,15 @@ async def open_service(
     Raises MountError.
     """
     ending = Ending(basics.config.mountpoint, basics.handover)
+    monitoring = Monitoring(basics.config)
     async with (
-        open_metrics(basics, storage, names, files, nursery) as monitoring,
         open_control(basics, storage, joined, names, files, ending, monitoring, nursery) as control,
+        monitoring.telling(
+            control.status.figures,
+            basics.workers.run_patient,
+            nursery,
+            follows=basics.journal.generation > 0,
+        ),
     ):
         fuse = fuse_of(basics, storage, names, files, control, nursery)
         async with mounted(basics, storage, files, fuse):
@@ -130,19 +136,10 @@ async def open_service(
             start_for_life(nursery, "stepping back", files.stepping_back.run)
             start_for_life(nursery, "filling of the page cache", files.page_fill.run)
             watch = CacheWatch(basics, storage.source, storage.own_cache, storage.cache, storage.settings)
-            yield Service(
-                basics,
-                names,
-                files,
-                storage.changed,
-                control.daemon,
-                fuse,
-                ending,
-                watch,
-            )
+            yield Service(basics, names, files, storage.changed, control.status, fuse, ending, watch)
 
 
-async def _announce_again(handover: Handover, config: Config, status: DaemonStatus, ready: Callable[[], None]) -> None:
+async def _announce_again(handover: Handover, config: Config, status: Status, ready: Callable[[], None]) -> None:
     """As `_announce`, of a mount that another daemon has served. It may have been taken out of the tree, and is not
     looked at: a thread that asks its own daemon could keep it from ending."""
     log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)

@@ -25,7 +25,6 @@ from hfs.mountd.fetch.small_files import SmallFiles
 from hfs.mountd.fetch.small_files_demand import SmallDemand
 from hfs.mountd.fetch.small_pipeline import SmallPipeline, Staged
 from hfs.mountd.fetch.sparse_files import SparseFiles
-from hfs.mountd.fetch.status import FetchStatus
 from hfs.mountd.fetch.stepping_back import OwnWaits, SteppingBack, WhatYields
 from hfs.mountd.fetch.unsized import Unsized
 
@@ -36,7 +35,6 @@ __all__ = [
     "BatchReader",
     "Become",
     "Ensured",
-    "FetchStatus",
     "Fetcher",
     "FetchesAhead",
     "Goal",

@@ -21,16 +21,13 @@ from hfs.mountd.files.readers import Readers
 from hfs.mountd.files.recorder import Recorder
 from hfs.mountd.files.residency import Residency
 from hfs.mountd.files.sent_away import SentAway
-from hfs.mountd.files.status import TIERS, FilesStatus
 from hfs.mountd.files.unused_pages import UnusedPages
 
 __all__ = [
-    "TIERS",
     "ChangedNames",
     "Delegations",
     "DirectoryHandle",
     "FileHandle",
-    "FilesStatus",
     "Handles",
     "Impediments",
     "IoMode",

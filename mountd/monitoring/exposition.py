@@ -1,73 +1,91 @@
-"""The text that monitoring systems read, in both of its forms: Prometheus's own (0.0.4) and OpenMetrics (1.0).
+"""The text that monitoring systems read, in the form that each of them likes: written by prometheus-client.
 
-Nearly all of it is always the same, so it is made once, with gaps for the figures. (A registry of prometheus-client
-takes a millisecond for as many series, which ten times a second is a hundredth of a core; this takes a twentieth.)
-Tests read it with prometheus-client's parsers.
+To gather the figures and to write them down takes some milliseconds, so it is done once a second at most, however often
+somebody asks, and not on the event loop: `text` is for threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from hfs.mountd.monitoring.families import Family, Sample
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-Figure = int | float | str
+from hfs.mountd.core.metrics import COUNTERS
+from hfs.mountd.monitoring.families import FAMILIES, Family, Sample
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-"""Content types."""
+KEPT_S = 1.0
+"""Figures are told again for so long. Collectors ask every 15 s by custom."""
 
-
-class Exposition:
-    """Of one daemon."""
-
-    def __init__(self, families: Sequence[Family], mountpoint: str, named: Mapping[str, str]) -> None:
-        """`named`: texts for the labels of infos, by figure. Both may hold surrogates."""
-        self._figures = [sample.figure for family in families for sample in family.samples if sample.figure]
-        gaps = list(enumerate(self._figures))
-        self._seconds = [(gap, figure) for gap, figure in gaps if figure.endswith("_ns")]
-        split = [(gap, figure.partition("=")) for gap, figure in gaps]
-        self._words = [(gap, path, word) for gap, (path, is_word, word) in split if is_word]
-        mount = ("mountpoint", mountpoint)
-        self._text = "".join(_gaps(families, mount, named, openmetrics=False))
-        self._openmetrics = "".join(_gaps(families, mount, named, openmetrics=True)) + "# EOF\n"
-
-    def text(self, figures: Mapping[str, Figure], *, openmetrics: bool = False) -> bytes:
-        """All families, with these figures. Raises KeyError for one that is missing."""
-        values = [figures.get(figure) for figure in self._figures]
-        for gap, figure in self._seconds:
-            values[gap] = int(figures[figure]) / 1e9
-        for gap, path, word in self._words:
-            values[gap] = int(figures[path] == word)
-        if None in values:
-            raise KeyError(self._figures[values.index(None)])
-        return ((self._openmetrics if openmetrics else self._text) % tuple(values)).encode()
+Figures = Mapping[str, Any]
 
 
-def _gaps(
-    families: Sequence[Family], mount: tuple[str, str], named: Mapping[str, str], *, openmetrics: bool
-) -> Iterator[str]:
-    for family in families:
-        # In Prometheus's own form a counter is called by the name of its samples, and an info is a gauge.
-        name = family.name if openmetrics else family.sample_name
-        kind = "gauge" if family.kind == "info" and not openmetrics else family.kind
-        yield f"# HELP {name} {_escaped(family.help, quoted=openmetrics)}\n# TYPE {name} {kind}\n".replace("%", "%%")
-        if openmetrics and family.unit:
-            yield f"# UNIT {name} {family.unit}\n"
-        for sample in family.samples:
-            labels = dict([mount, *_labels(family, sample, named)])
-            shown = ",".join(f'{label}="{_escaped(value, quoted=True)}"' for label, value in labels.items())
-            yield f"{family.sample_name}{{{shown}}} ".replace("%", "%%") + ("%s\n" if sample.figure else "1\n")
+class Exposition(Collector):
+    """The text of one mount."""
+
+    def __init__(self, mountpoint: str, gather: Callable[[], Figures]) -> None:
+        """`gather()`: the status, and what the table names besides; called in the thread that asks."""
+        self._mountpoint = _printable(mountpoint)
+        self._gather = gather
+        self._lock = threading.Lock()
+        self._figures: Figures = {}
+        self._texts: dict[str, bytes] = {}
+        """Of these figures, by content type."""
+        self._gather_again_s = 0.0
+
+    def text(self, accept: str = "") -> tuple[str, bytes]:
+        """(content type, all metrics), as a field Accept of HTTP wants them. Raises what `gather` does."""
+        try:
+            encode, kind = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is none
+            encode, kind = choose_encoder("")
+        with self._lock:
+            if time.monotonic() >= self._gather_again_s:
+                self._figures = self._gather()
+                self._texts.clear()
+                self._gather_again_s = time.monotonic() + KEPT_S
+            if kind not in self._texts:
+                self._texts[kind] = encode(self)
+            return kind, self._texts[kind]
+
+    def collect(self) -> Iterator[Metric]:
+        """The table, for prometheus-client."""
+        for family in FAMILIES:
+            metric = Metric(family.name, family.help, family.kind, family.unit)
+            for sample in family.samples:
+                labels = {"mountpoint": self._mountpoint, **dict(self._labels(family, sample))}
+                metric.add_sample(family.sample_name, labels, value_of(self._figures, sample.figure))
+            yield metric
+
+    def _labels(self, family: Family, sample: Sample) -> Iterator[tuple[str, str]]:
+        for label, value in sample.labels:
+            yield label, _printable(_found(self._figures, value)) if family.kind == "info" else value
 
 
-def _labels(family: Family, sample: Sample, named: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for label, value in sample.labels:
-        yield label, named[value] if family.kind == "info" else value
+def value_of(figures: Figures, figure: str) -> float:
+    """What a sample's figure is just now. Raises KeyError: there is none."""
+    path, is_word, word = figure.partition("=")
+    if not path:
+        return 1
+    found = figures["counters"][path]["value"] if path in COUNTERS else _found(figures, path)
+    if is_word:
+        return int(found == word)
+    return float(found / 1e9 if path.endswith("_ns") else found)
 
 
-def _escaped(text: str, *, quoted: bool) -> str:
-    """In one line, whatever a path holds: bytes that are not UTF-8 and control characters as \\xNN."""
+def _found(figures: Figures, path: str) -> Any:  # noqa: ANN401 - the status has figures and texts
+    found: Any = figures
+    for key in path.split("."):
+        found = found[key]
+    return found
+
+
+def _printable(text: str) -> str:
+    """What a path holds besides, as \\xNN: bytes that are not UTF-8, and control characters other than line breaks,
+    which the library escapes."""
     text = text.encode("utf-8", "backslashreplace").decode()
-    text = "".join(f"\\x{ord(one):02x}" if one != "\n" and not one.isprintable() else one for one in text)
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quoted else text
+    return "".join(f"\\x{ord(one):02x}" if one != "\n" and not one.isprintable() else one for one in text)

@@ -1,8 +1,8 @@
 """The one table of all metrics: their names, kinds, what they mean, and which figure each is.
 
 The text that monitoring systems are given and the table in docs/monitoring.md are both made from it. A figure is a
-counter (`mountd.core.metrics`), or what `hfs status --json` has under that path; FIGURES says which the daemon gives.
-Counters that no row names are told as they are, so a new one shows up by itself.
+counter (`mountd.core.metrics`), or what `hfs status --json` has under that path; the few that it has in other words are
+made by mountd/daemon/status.py. Counters that no row names are told as they are, so a new one shows up by itself.
 
 Labels are words that stand here, never names of files, users or processes: how many series a mount has is known
 beforehand. Besides, each has the label `mountpoint`, which tells the mounts of a machine apart.
@@ -13,6 +13,7 @@ Only data: reads nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 from hfs.mountd.core.metrics import COUNTERS
@@ -62,12 +63,8 @@ def _family(kind: Kind, name: str, meaning: str, figure: str = "", /, **labels: 
     return Family(PREFIX + name, kind, meaning, tuple(samples) or (Sample(figure),))
 
 
-def _counter(name: str, meaning: str, figure: str = "", /, **labels: Mapping[str, str]) -> Family:
-    return _family("counter", name, meaning, figure, **labels)
-
-
-def _gauge(name: str, meaning: str, figure: str = "", /, **labels: Mapping[str, str]) -> Family:
-    return _family("gauge", name, meaning, figure, **labels)
+_counter = partial(_family, "counter")
+_gauge = partial(_family, "gauge")
 
 
 def _words(figure: str, words: tuple[str, ...]) -> dict[str, str]:
@@ -200,7 +197,7 @@ _DECLARED = (
     _counter("cache_evictions", "Staged files evicted.", "evicted_files"),
     _counter("cache_evicted_bytes", "Bytes evicted.", "evicted_bytes"),
     # -- learners
-    _gauge("learners", "Learners that have joined and tell their order.", "learners"),
+    _gauge("learners", "Learners that have joined and tell their order.", "hints.learners"),
     _counter(
         "learner_seconds",
         "Time of learners as they tell it: exposed (waiting for the next batch), computing, and other.",
@@ -257,12 +254,3 @@ def _rest() -> Iterator[Family]:
 
 FAMILIES = (*_DECLARED, *_rest())
 """In the order in which they are told."""
-
-FIGURES = frozenset(
-    part
-    for family in FAMILIES
-    for sample in family.samples
-    for part in (sample.figure.partition("=")[0], *(value for _, value in sample.labels if family.kind == "info"))
-    if part
-)
-"""All that the daemon has to give for them."""

@@ -1,52 +1,92 @@
-"""The address at which metrics are answered: listened at as soon as it is free, and no client can do harm there.
+"""The address at which metrics are answered: one thread lets clients in, and each of them is served by another.
 
-A client has five seconds for all of it. At most eight are served at a time: the one that has been there for longest
-goes when another comes, so that those who send nothing keep nobody out. And at most a hundred are let in a second,
-whatever they want, so that they cost the daemon a twentieth of a core at the worst. What does not get in waits in the
-kernel, which drops what is too much.
+The event loop is asked for the figures alone (`exposition`), so a client that is slow or silent costs a thread that
+sleeps. Eight are served at a time: the one that has been there for longest goes when another comes, so that those who
+send nothing keep nobody out. And at most a hundred are let in a second, whatever they want. What does not get in waits
+in the kernel, which drops what is too much.
 
-An address that is in use is tried again for as long as the mount lives: the mount goes on without. Event loop only.
+An address that is in use is tried again for as long as the mount lives: the mount goes on without.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import logging
 import socket
+import socketserver
+import sys
+import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
-import trio
-
-from hfs.mountd.core.background import note_fault, start_guarded
 from hfs.mountd.core.config.address import Address, address_of
-from hfs.mountd.core.open_files import OpenFiles, is_refusal
-from hfs.mountd.monitoring.client import ClientWaits, MetricsClient
 
 log = logging.getLogger(__name__)
 
 CLIENTS = 8
 """Two collectors that ask at once, people with curl, and room for those that are slow."""
 CLIENT_S = 5.0
-"""A collector waits ten seconds by default, and sends its request at once."""
+"""For each step of a client. A collector waits ten seconds by default, and sends its request at once."""
 _APART_S = 0.01
-_BACKLOG = 32
 
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.2, 15.0
 """An address in use is tried again after 0.2, 0.4, 0.8 ... 15 s."""
-PATIENCE_S = 5.0
-"""So long the port may still be that of the daemon before, whose last threads are just ending, and nothing is said."""
-
-_TASK = "metrics connection"
 
 
-class MetricsServer:
-    """`listen_nowait` once, then `run`, which ends with `close`."""
+class _Client(http.server.BaseHTTPRequestHandler):
+    """One request. What it sends is bytes of a stranger: bounded by the standard library, and never logged."""
+
+    server: MetricsServer
+    timeout = CLIENT_S
+    protocol_version = "HTTP/1.1"
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(message)s\n"
+
+    def do_GET(self) -> None:
+        """Answer one request of the metrics."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404, "metrics are at /metrics")
+            return
+        kind, body = self.server.text(self.headers.get("Accept", ""))
+        self.send_response(200)
+        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")):
+            self.send_header(name, value)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+        self.server.clients[self.connection] = True
+
+    do_HEAD = do_GET  # noqa: N815 - a name of the standard library's
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - a signature of the library's
+        """Nothing is logged."""
+
+
+class MetricsServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """`start` once, then `close`; both on the event loop, which they never block."""
+
+    daemon_threads = True
+    # Else the connections of the daemon before, which are long over, keep the port for a minute.
+    allow_reuse_address = True
+    request_queue_size = 32
 
     def __init__(
-        self, address: str, metrics: Callable[[bool], bytes], open_files: OpenFiles, *, patience_s: float
+        self,
+        address: str,
+        text: Callable[[str], tuple[str, bytes]],
+        note_fault: Callable[[BaseException], object],
+        *,
+        patience_s: float,
     ) -> None:
-        """`metrics(openmetrics)`: what is told, in one form or the other. `patience_s`: so long nothing is said of an
-        address that is in use."""
+        """`text(accept)`: content type and metrics. `patience_s`: so long nothing is said of an address in use. Both
+        functions are called in threads."""
         self.wanted = address_of(address)
+        self.address_family = socket.AF_INET6 if ":" in self.wanted.host else socket.AF_INET
+        super().__init__(self.wanted, _Client, bind_and_activate=False)
+        self.text = text
         self.found: Address | None = None
         """Where it listens; its port is never 0."""
         self.error: str | None = None
@@ -54,122 +94,83 @@ class MetricsServer:
         self.answered = 0
         self.refused = 0
         """Requests that were none, or not for metrics, and clients that were too slow or too many."""
-        self._metrics = metrics
-        self._open_files = open_files
+        self.clients: dict[socket.socket, bool] = {}
+        """Those that are being served, the oldest first, and whether they have been given the metrics."""
+        self._note_fault = note_fault
         self._patience_s = patience_s
-        self._listener: socket.socket | None = None
-        self._scope = trio.CancelScope()
-        self._closed = False
-        self._waiting: list[trio.CancelScope] = []
-        """Clients that are not done yet, the oldest first."""
+        self._places = threading.Semaphore(CLIENTS)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
 
-    def listen_nowait(self) -> bool:
-        """Listen, if that is possible now. Whether it does."""
-        host, port = self.wanted
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    def start(self) -> None:
+        """Listen now if that is possible, else as soon as it is."""
+        self._listen()
+        threading.Thread(target=self._run, name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Nobody is let in any more, and who is in goes."""
+        self._closed.set()
+        with self._lock:
+            for connection in (self.socket, *self.clients):
+                _end(connection)
+
+    def _listen(self) -> None:
         try:
-            # Else the connections of the daemon before, which are long over, keep the port for a minute.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setblocking(False)
-            listener.bind((host, port))
-            listener.listen(_BACKLOG)
+            self.server_bind()
+            self.server_activate()
         except OSError as error:
-            listener.close()
             self.error = (
                 f"cannot listen at {self.wanted}: {error.strerror}; the mount goes on without, and tries again; "
                 "--metrics 0 takes any port that is free"
             )
-            return False
-        self._listener, self.error = listener, None
-        self.found = Address(host, listener.getsockname()[1])
-        log.info("metrics are at http://%s/metrics", self.found)
-        return True
-
-    async def run(self) -> None:
-        """Answer until `close` is called."""
-        if self._closed:
             return
-        with trio.CancelScope() as self._scope:
-            while True:
-                listening = await self._wait_listening()
-                self._listener = None  # closed at the end of this, whatever that is
-                try:
-                    await self._let_all_in(listening)
-                finally:
-                    self.found = None
-                    listening.close()
+        self.found, self.error = Address(self.wanted.host, self.socket.getsockname()[1]), None
+        log.info("metrics are at http://%s/metrics", self.found)
 
-    def close(self) -> None:
-        """Nobody is let in any more, and who is in goes."""
-        self._closed = True
-        self._scope.cancel()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-    async def _let_all_in(self, listener: socket.socket) -> None:
-        async with trio.open_nursery() as nursery:
-            last_s = -_APART_S
-            while True:
-                await trio.lowlevel.wait_readable(listener)
-                try:
-                    self._let_in(nursery, listener.accept()[0])
-                except BlockingIOError:
-                    continue  # it has gone
-                except OSError as error:
-                    if is_refusal(error):
-                        self._open_files.refuse()
-                    await trio.sleep(_APART_S)
-                await trio.sleep_until(last_s + _APART_S)
-                last_s = trio.current_time()
-
-    async def _wait_listening(self) -> socket.socket:
-        pause_s, began_s, said = FIRST_AGAIN_S, trio.current_time(), False
-        while self._listener is None:
-            if not said and trio.current_time() - began_s >= self._patience_s:
+    def _run(self) -> None:
+        pause_s, began_s, said = FIRST_AGAIN_S, time.monotonic(), False
+        while self.found is None:
+            if not said and time.monotonic() - began_s >= self._patience_s:
                 said = True
                 log.warning("metrics: %s", self.error)
-            await trio.sleep(pause_s)
+            if self._closed.wait(pause_s):
+                break
             pause_s = min(2 * pause_s, LONGEST_AGAIN_S)
-            self.listen_nowait()
-        return self._listener
+            self._listen()
+        while not self._closed.is_set():
+            self.handle_request()
+            self._closed.wait(_APART_S)
+        self.found = None
+        self.server_close()
 
-    def _let_in(self, nursery: trio.Nursery, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        client = MetricsClient(connection, self._metrics)
-        waits = None
-        try:
-            waits = client.move_on_nowait()
-        except OSError:
-            pass  # it went away
-        except Exception as error:  # noqa: BLE001 - a fault of ours costs this client alone
-            note_fault(_TASK, error)
-        if waits is None:
-            self._is_over(client)
-            return
-        if len(self._waiting) >= CLIENTS:
-            self._waiting.pop(0).cancel()
-        scope = trio.CancelScope(deadline=trio.current_time() + CLIENT_S)
-        self._waiting.append(scope)
-        start_guarded(nursery, _TASK, self._serve, client, waits, scope)
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - a signature of the library's
+        """Serve a client, in a thread; the one that has been there for longest goes if there are too many."""
+        with self._lock:
+            if len(self.clients) >= CLIENTS:
+                _end(next(iter(self.clients)))
+        self._places.acquire()
+        with self._lock:
+            self.clients[request] = False
+        super().process_request(request, client_address)
 
-    async def _serve(self, client: MetricsClient, waits: ClientWaits | None, scope: trio.CancelScope) -> None:
-        try:
-            with scope:
-                while waits is not None:
-                    ready = trio.lowlevel.wait_readable if waits is ClientWaits.TO_READ else trio.lowlevel.wait_writable
-                    await ready(client.connection)
-                    waits = client.move_on_nowait()
-        except OSError:
-            pass  # it went away
-        finally:
-            if scope in self._waiting:
-                self._waiting.remove(scope)
-            self._is_over(client)
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - a signature of the library's
+        """A client has been served, or not."""
+        super().shutdown_request(request)
+        with self._lock:
+            if self.clients.pop(request):
+                self.answered += 1
+            else:
+                self.refused += 1
+        self._places.release()
 
-    def _is_over(self, client: MetricsClient) -> None:
-        client.close()
-        if client.answered:
-            self.answered += 1
-        else:
-            self.refused += 1
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002 - as above
+        """A fault of ours costs this client alone; one that goes away is nobody's fault."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            self._note_fault(error)
+
+
+def _end(connection: socket.socket) -> None:
+    """Whoever waits for it goes on."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

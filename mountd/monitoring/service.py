@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hfs.mountd.core.background import start_for_life
+from hfs.mountd.core.background import guarded, note_fault, start_for_life
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.monitoring.exposition import Exposition, Figure
-from hfs.mountd.monitoring.families import FAMILIES
-from hfs.mountd.monitoring.server import PATIENCE_S, MetricsServer
 from hfs.mountd.monitoring.textfile import TextFile
+
+if TYPE_CHECKING:
+    from hfs.mountd.monitoring.exposition import Figures
+    from hfs.mountd.monitoring.server import MetricsServer
 
 log = logging.getLogger(__name__)
 
+PATIENCE_S = 5.0
+"""So long the port may still be that of the daemon before, whose last threads are just ending, and nothing is said."""
 _FIRST_S = 1.0
 """For the first time that the file is written; a directory that hangs must not keep the mount from being made."""
 
 
-class MonitoringStatus:
-    """The key `monitoring`."""
+class Monitoring:
+    """The key `monitoring` of the status; what is told while the block of `telling` lasts."""
 
-    def __init__(self, server: MetricsServer | None, file: TextFile | None) -> None:
-        self._server = server
-        self._file = file
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._server: MetricsServer | None = None
+        self._file: TextFile | None = None
 
     def gather(self) -> dict[str, object]:
         """Where metrics are, how often they were asked for, and what is amiss."""
         server, file = self._server, self._file
-        found = None if server is None else server.found
         return {
             "monitoring": {
-                "address": None if found is None else str(found),
+                "address": str(server.found) if server is not None and server.found is not None else None,
                 "error": None if server is None else server.error,
                 "answered": 0 if server is None else server.answered,
                 "refused": 0 if server is None else server.refused,
@@ -45,47 +49,58 @@ class MonitoringStatus:
             }
         }
 
+    @asynccontextmanager
+    async def telling(
+        self,
+        gather: Callable[[], Figures],
+        run_in_thread: Callable[..., Awaitable[Any]],
+        nursery: trio.Nursery,
+        *,
+        follows: bool,
+    ) -> AsyncIterator[None]:
+        """Tell what the configuration wants to be told until the block is left. Nothing is raised for it.
 
-@asynccontextmanager
-async def open_monitoring(
-    config: Config,
-    gather: Callable[[], Mapping[str, Figure]],
-    named: Mapping[str, str],
-    open_files: OpenFiles,
-    run_in_thread: Callable[..., Awaitable[Any]],
-    nursery: trio.Nursery,
-    *,
-    follows: bool,
-) -> AsyncIterator[MonitoringStatus]:
-    """Tell what `config` wants to be told, in `nursery`, until the block is left. Nothing is raised for it.
+        `gather()`: the status, and what the table names besides. `follows`: another daemon has served this mount, and
+        may just be letting go of the port.
+        """
+        config = self._config
+        if config.metrics is None and config.metrics_file is None:
+            yield
+            return
+        # With the library 50 ms and 2 MB, which most mounts need not pay.
+        from hfs.mountd.monitoring.exposition import Exposition
 
-    `gather()`: all FIGURES of the moment, but for those of infos, which are `named`. `follows`: another daemon has
-    served this mount, and may just be letting go of the port.
-    """
-    exposition = Exposition(FAMILIES, config.mountpoint, named)
+        token = trio.lowlevel.current_trio_token()
+        exposition = Exposition(config.mountpoint, partial(trio.from_thread.run_sync, gather, trio_token=token))
+        if config.metrics is not None:
+            self._listen(config.metrics, exposition.text, token, PATIENCE_S if follows else 0.0)
+        if config.metrics_file is not None:
+            file = TextFile(config.metrics_file, config.mountpoint, lambda: exposition.text()[1], run_in_thread)
+            self._file = file
+            with trio.move_on_after(_FIRST_S):  # so that whoever mounts can be told how that went
+                await guarded("metrics file", file.write)
+            start_for_life(nursery, "metrics file", file.run)
+        try:
+            yield
+        finally:
+            if self._server is not None:
+                self._server.close()
+            if self._file is not None:
+                await self._file.remove()
 
-    def text(openmetrics: bool = False) -> bytes:
-        return exposition.text(gather(), openmetrics=openmetrics)
+    def _listen(
+        self, address: str, text: Callable[[str], tuple[str, bytes]], token: trio.lowlevel.TrioToken, patience_s: float
+    ) -> None:
+        from hfs.mountd.monitoring.server import MetricsServer
 
-    server = file = None
-    if config.metrics is not None:
-        server = MetricsServer(config.metrics, text, open_files, patience_s=PATIENCE_S if follows else 0.0)
-        if not server.wanted.is_loopback:
+        def fault(error: BaseException) -> None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(note_fault, "metrics", error)
+
+        self._server = MetricsServer(address, text, fault, patience_s=patience_s)
+        if not self._server.wanted.is_loopback:
             log.warning(
                 "metrics: whoever reaches %s over the network can read them, and the paths of SOURCE and MOUNTPOINT",
-                server.wanted,
+                self._server.wanted,
             )
-        server.listen_nowait()
-        start_for_life(nursery, "metrics", server.run)
-    if config.metrics_file is not None:
-        file = TextFile(config.metrics_file, config.mountpoint, text, run_in_thread)
-        with trio.move_on_after(_FIRST_S):  # so that whoever mounts can be told how that went
-            await file.write()
-        start_for_life(nursery, "metrics file", file.run)
-    try:
-        yield MonitoringStatus(server, file)
-    finally:
-        if server is not None:
-            server.close()
-        if file is not None:
-            await file.remove()
+        self._server.start()

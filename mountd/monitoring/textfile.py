@@ -34,7 +34,7 @@ _Identity = tuple[int, int, int]
 
 
 class TextFile:
-    """Writes `text()`, which is called on the event loop, until cancelled."""
+    """Writes `text()`, which is called in a thread, until cancelled."""
 
     def __init__(
         self, path: str, mountpoint: str, text: Callable[[], bytes], run_in_thread: Callable[..., Awaitable[Any]]
@@ -63,7 +63,7 @@ class TextFile:
     async def write(self) -> None:
         """Replace the file, or tell why it cannot be."""
         try:
-            await self._run_in_thread(self._replace, self._text(), abandon_on_cancel=True)
+            await self._run_in_thread(self._replace, abandon_on_cancel=True)
         except OSError as error:
             self._failed(f"{self.path} cannot be written: {error.strerror or error}")
         except _NotOurs as error:
@@ -83,8 +83,9 @@ class TextFile:
             log.warning("metrics: %s", why)
         self.error = why
 
-    def _replace(self, text: bytes) -> None:
+    def _replace(self) -> None:
         """In a thread."""
+        text = self._text()
         with self._lock:
             if self._over:
                 return

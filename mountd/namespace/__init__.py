@@ -15,7 +15,6 @@ from hfs.mountd.namespace.nodes.table import ROOT_ID
 from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
 from hfs.mountd.namespace.refreshing import Refreshed, Refreshing
 from hfs.mountd.namespace.statahead import EXPECTED
-from hfs.mountd.namespace.status import NamesStatus
 from hfs.mountd.namespace.xattrs import Xattrs
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Journal",
     "LeadsOut",
     "NamesNothing",
-    "NamesStatus",
     "Namespace",
     "Node",
     "Permissions",

@@ -6,7 +6,7 @@ read: every question has an end and the next rung follows. It never reads the so
 
 from hfs.mountd.peers.answering import Bytes
 from hfs.mountd.peers.asking import PeerAnswer
-from hfs.mountd.peers.cluster_view import ClusterView, PeersStatus
+from hfs.mountd.peers.cluster_view import ClusterView
 from hfs.mountd.peers.job import JobPeers
 from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.opening import Joining, Membership, end_mpi, open_joining
@@ -19,7 +19,6 @@ __all__ = [
     "Joining",
     "Membership",
     "PeerAnswer",
-    "PeersStatus",
     "end_mpi",
     "open_joining",
 ]

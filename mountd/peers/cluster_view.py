@@ -6,19 +6,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 import xxhash
 
-from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.peers.messages import Figures, Question, encode
 from hfs.mountd.peers.owner_table import OwnerTable
 from hfs.mountd.peers.silent import SilentPeers
 from hfs.mountd.peers.transport import Transport
 
-_COUNTED = ("reads", "read_bytes", "misses", "faults", "served", "served_bytes", "refused_busy")
 _FIGURES_S = 5.0
 """A node answers from memory, whatever it waits for itself."""
 
@@ -134,15 +131,3 @@ class JobView:
             more, found = self._asked[message.request]
             found[sender] = message.figures
             more.set()
-
-
-@dataclass(frozen=True, slots=True)
-class PeersStatus:
-    """What `hfs status` tells of the other nodes, under `peers`: who they are to us, and what went to and fro."""
-
-    view: ClusterView
-    metrics: Metrics
-
-    def gather(self) -> dict[str, object]:
-        """The figures of this moment."""
-        return {"peers": {**self.view.shown(), **{name: self.metrics["peer_" + name] for name in _COUNTED}}}

@@ -11,7 +11,7 @@ from hfs.mountd.source.identity import FileSystemSeen, identify, is_private
 from hfs.mountd.source.listing import Block, Lister, Listing
 from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.small import BatchProgress, SmallRead
-from hfs.mountd.source.source import LentDirectory, Source, SourceStatus
+from hfs.mountd.source.source import LentDirectory, Source
 from hfs.mountd.source.threads import SourceThreads
 from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible
 
@@ -28,7 +28,6 @@ __all__ = [
     "SmallRead",
     "Source",
     "SourceAsUser",
-    "SourceStatus",
     "SourceThreads",
     "WantedAccess",
     "be_closed",

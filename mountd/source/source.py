@@ -20,7 +20,6 @@ import contextlib
 import math
 import os
 import time
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from hfs.mountd.base.errors import SourceTimeout
@@ -35,8 +34,6 @@ from hfs.mountd.source.reading import FileReader
 from hfs.mountd.source.small import SmallFileReader
 from hfs.mountd.source.threads import SourceThreads
 
-_COUNTED = ("opens", "stats", "listings", "errors", "retries", "abandoned")
-_LARGE = ("large_reads", "large_read_bytes", "large_reads_ordered")
 _MEET_LIMIT_S = 2.0
 """As a stat that keeps somebody waiting."""
 
@@ -162,32 +159,3 @@ class Source:
                 if total > at_most or time.monotonic() > end_s:
                     return None
         return total
-
-
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """What `hfs status` tells of the source, under `source` and `source_wait_s`."""
-
-    source: Source
-    metrics: Metrics
-
-    def gather(self) -> dict[str, object]:
-        """The figures of this moment."""
-        source, metrics = self.source, self.metrics
-        return {
-            "source": {
-                "path": source.path,
-                "id": source.source_id,
-                "file_systems": source.file_systems.shown(),
-                "reads": metrics["source_reads"],
-                "bytes": metrics["source_read_bytes"],
-                **{name: metrics["source_" + name] for name in (*_COUNTED, *_LARGE)},
-                "failure": source.threads.failure,
-                "direct": source.files.direct,
-                "in_doubt": len(source.doubts),
-                "wrong_sizes": source.files.wrong_sizes,
-                "absolute_links": source.metadata.absolute_link_count,
-                "absolute_links_named": list(source.metadata.absolute_links),
-            },
-            "source_wait_s": round(metrics["source_wait_ns"] / 1e9, 3),
-        }

@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
-DAEMON_ONLY = ("outcome", "pyfuse3", "trio")
+DAEMON_ONLY = ("outcome", "prometheus-client", "pyfuse3", "trio")
 """Dependencies that nothing in a training job imports (tests/layers.py, JOB_SIDE)."""
 NATIVE = "hfs-cache-native"
 CHECKOUT_EXTRAS = ("bench", "dev")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hfs.mountd.control.status import FORMER_COUNTERS
 from hfs.mountd.core.config import KEYS
 from hfs.mountd.core.metrics import COUNTERS
+from hfs.mountd.daemon.status import FORMER_COUNTERS
 from tests.fuse.modes import HfsMount
 
 STATUS_KEYS = {

@@ -19,7 +19,7 @@ from typing import Any
 FILES = 24
 FILE_BYTES = 20_000
 LARGE_BYTES = 6_000_000
-HEAVY = ("outcome", "pyfuse3", "torch", "trio")
+HEAVY = ("outcome", "prometheus_client", "pyfuse3", "torch", "trio")
 """Modules that a training job must not be given by an import of ours."""
 
 

@@ -15,7 +15,7 @@ from scripts.packaging import stage
 from tests.install.environments import ROOT, Environment, copy_of_checkout, own_libfuse
 
 RECIPE = ROOT / "scripts/packaging/conda"
-NAMES = {"python-xxhash": "xxhash"}
+NAMES = {"python-xxhash": "xxhash", "prometheus_client": "prometheus-client"}
 """Names in the channel of what PyPI calls otherwise."""
 VERSION = stage.project()["project"]["version"]
 

@@ -23,7 +23,6 @@ ELSEWHERE = {
     "mount_start_time_s": "`keeper.mount_uptime_s`",
     "cpu_ns": "",
     "small_files_running": "",
-    "learners": "`hints.learners`",
     "background_faults": "`background_faults`",
 }
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from prometheus_client import parser as text_parser
@@ -10,31 +11,53 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from hfs.mountd.cache.objects import State
 from hfs.mountd.core.metrics import COUNTERS
-from hfs.mountd.monitoring import FAMILIES, FIGURES, Exposition
-from hfs.mountd.monitoring.families import Family, Sample
+from hfs.mountd.monitoring import FAMILIES, exposition
+from hfs.mountd.monitoring.exposition import Exposition
 from hfs.policies.iomode import Mode
 
 MOUNTPOINT = "/data/a b"
-NAMED = {"source.path": "/lustre/x", "version": "1.2"}
-WORDS = {"staged.state": "resting", "io_mode.mode": "daemon"}
+TEXTS = {"source.path": "/lustre/x", "version": "1.2", "staged.state": "resting", "io_mode.mode": "daemon"}
+FIGURES = {
+    part
+    for family in FAMILIES
+    for sample in family.samples
+    for part in (sample.figure.partition("=")[0], *(value for _, value in sample.labels if family.kind == "info"))
+    if part
+}
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
 
 
-def figures() -> dict[str, int | float | str]:
-    """A value of its own for each figure."""
-    return {name: WORDS.get(name, number + 1) for number, name in enumerate(sorted(FIGURES))}
+def figures() -> dict[str, Any]:
+    """A value of its own for each figure, where the status has it."""
+    found: dict[str, Any] = {"counters": {}}
+    for number, name in enumerate(sorted(FIGURES)):
+        if name in COUNTERS:
+            found["counters"][name] = {"value": number + 1}
+            continue
+        *keys, last = name.split(".")
+        inner = found
+        for key in keys:
+            inner = inner.setdefault(key, {})
+        inner[last] = TEXTS.get(name, number + 1)
+    return found
 
 
 def parsed(openmetrics: bool, mountpoint: str = MOUNTPOINT) -> dict[str, Metric]:
-    text = Exposition(FAMILIES, mountpoint, NAMED).text(figures(), openmetrics=openmetrics).decode()
+    kind, text = Exposition(mountpoint, figures).text(PROMETHEUS if openmetrics else "")
+    assert kind.startswith("application/openmetrics-text" if openmetrics else "text/plain; version=0.0.4")
     parser = openmetrics_parser if openmetrics else text_parser
-    found: Iterable[Metric] = parser.text_string_to_metric_families(text)
+    found: Iterable[Metric] = parser.text_string_to_metric_families(text.decode())
     return {metric.name: metric for metric in found}
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_all_of_the_table_is_told(openmetrics: bool) -> None:
     found = parsed(openmetrics)
-    given = figures()
+    given = {name: TEXTS.get(name, number + 1) for number, name in enumerate(sorted(FIGURES))}
     names = {family.name for family in FAMILIES}
     assert len(names) == len(FAMILIES)
     # Of an info Prometheus's own text has only the sample.
@@ -113,11 +136,34 @@ def test_whatever_a_path_holds(openmetrics: bool) -> None:
             assert sample.labels["mountpoint"] == f"/{shown}"
 
 
-def test_figures_keep_what_they_are() -> None:
-    family = Family("hfs_a_bytes", "gauge", "A.", (Sample("a"),))
-    exposition = Exposition([family], "/m", {})
-    large = (1 << 63) - 1
-    assert exposition.text({"a": large}).endswith(f'hfs_a_bytes{{mountpoint="/m"}} {large}\n'.encode())
-    assert exposition.text({"a": 1e-7}).endswith(b" 1e-07\n")
+def test_a_figure_that_is_missing_is_a_fault() -> None:
+    given = figures()
+    del given["open"]["nodes"]
     with pytest.raises(KeyError):
-        exposition.text({"b": 1})
+        Exposition("/m", lambda: given).text()
+
+
+def test_a_version_that_is_none_is_told_in_the_common_form() -> None:
+    kind, _ = Exposition("/m", figures).text("application/openmetrics-text;version=x.y")
+    assert kind == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_figures_are_gathered_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often, and in whichever form, they are asked for."""
+    now_s = 1000.0
+    monkeypatch.setattr(exposition.time, "monotonic", lambda: now_s)
+    given = figures()
+    gathered = 0
+
+    def gather() -> dict[str, Any]:
+        nonlocal gathered
+        gathered += 1
+        given["hints"]["learners"] = gathered
+        return given
+
+    found = Exposition("/m", gather)
+    texts = {found.text(accept)[1] for accept in ("", PROMETHEUS, "", PROMETHEUS)}
+    assert (gathered, len(texts)) == (1, 2)
+    assert all(b'hfs_learners{mountpoint="/m"} 1.0\n' in text for text in texts)
+    now_s += exposition.KEPT_S
+    assert b'hfs_learners{mountpoint="/m"} 2.0\n' in found.text()[1]
