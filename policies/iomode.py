@@ -26,6 +26,9 @@ SMALL_BYTES = 1 << 20
 _SMALL_OPENS = 64
 """So many opens of small files, and none of a larger one, show what a data set is made of. It costs a job 64 opens."""
 
+_NEW_OPENS = 2
+"""So many small files opened, of which none was staged, show that nobody has read them yet."""
+
 
 class Choice(NamedTuple):
     """The I/O mode of a mount."""
@@ -75,7 +78,7 @@ def choose(
         return without._replace(reason=f"{without.reason}; not stateless: {stateless_missing}")
     if large_opens:
         return without._replace(reason=f"{without.reason}, and there are files above 1 MiB")
-    if small_opens >= _SMALL_OPENS and new_opens > small_opens // 2:
+    if new_opens == small_opens >= _NEW_OPENS or (small_opens >= _SMALL_OPENS and new_opens > small_opens // 2):
         return without._replace(reason=f"{without.reason}; stateless in a mount that finds its small files staged")
     if small_opens >= _SMALL_OPENS:
         return Choice("stateless", f"--immutable, and the first {_SMALL_OPENS} files opened were all small", True)

@@ -175,6 +175,7 @@ def record(
     if not reads:
         complain("nothing was read through the daemon")
         ctx.exit(code or FAILED)
+    reads.sort(key=lambda read: read.at_us)  # opens that no Python has answered are told a moment later
     trace = traced(reads, target.mountpoint, waits_of(target.client.status()) - before)
     trace.save(output)
     click.echo(f"{output}: {count(trace.samples, 'read')} of {count(trace.file_count, 'file')}", err=True)

@@ -1,7 +1,7 @@
 """What the data plane is told of staged files, so that it fetches none: the index at the start, then what is entered.
 
-Files of one chunk that are kept as they are, of the file system of the source's root. One that changes or goes is taken
-out by the reclaim queue, as all that others answer from. Event loop only.
+Files of one chunk, of the file system of the source's root; it leaves those to us that hold them in another form. One
+that changes or goes is taken out by the reclaim queue, as all that others answer from. Event loop only.
 """
 
 from __future__ import annotations
@@ -51,17 +51,21 @@ class KnownObjects:
             self._context.maker.know(filter(None, map(self._of_committed, rows)))
 
     def _of_row(self, row: StagedRow) -> KnownObject | None:
-        if not row.proven or not row.complete or row.stored_bytes or row.checksum is None:
+        if not row.proven or not row.complete or row.checksum is None:
             return None
-        return self._known(row.object_id, row.version, row.stamp, row.checksum)
+        return self._known(row.object_id, row.version, row.stamp, row.checksum, is_pythons=bool(row.stored_bytes))
 
     def _of_committed(self, row: Committed) -> KnownObject | None:
-        if not row.complete or row.version.size > row.chunk_bytes or len(row.chunks) != 1 or row.chunks[0].stored_bytes:
+        if not row.complete or row.version.size > row.chunk_bytes or len(row.chunks) != 1:
             return None
-        return self._known(row.object_id, row.version, row.stamp, row.chunks[0].checksum)
+        (chunk,) = row.chunks
+        return self._known(row.object_id, row.version, row.stamp, chunk.checksum, is_pythons=bool(chunk.stored_bytes))
 
-    def _known(self, number: int, version: Version, stamp: Stamp | None, checksum: int) -> KnownObject | None:
-        if stamp is None or version.source_id != self._source_id:
+    def _known(
+        self, number: int, version: Version, stamp: Stamp | None, checksum: int, *, is_pythons: bool
+    ) -> KnownObject | None:
+        if version.source_id != self._source_id or (stamp is None and not is_pythons):
             return None
-        times_ns = stamp.ctime_ns, version.mtime_ns, version.ctime_ns
-        return KnownObject(number, stamp.inode, checksum, version.inode, version.size, *times_ns)
+        inode, ctime_ns = (stamp.inode, stamp.ctime_ns) if stamp is not None else (0, 0)
+        times_ns = ctime_ns, version.mtime_ns, version.ctime_ns
+        return KnownObject(number, inode, checksum, version.inode, version.size, *times_ns, is_pythons)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import trio
-import xxhash
 
 from hfs.mountd.cache.admission import Admission
 from hfs.mountd.cache.committer import Committer
@@ -29,31 +27,6 @@ _HOLES_AT_ONCE = 256
 
 _HOLES_A_COMMIT = 4 * _HOLES_AT_ONCE
 """10 ms of it, and a transaction."""
-
-
-_BITS = 26
-
-
-class PathFilter:
-    """Which paths may have been seen before: one bit for each of 67 million hashes, so that nobody keeps the paths.
-
-    Says yes of every path that was added, and by chance of some others: of one in 50 when a million were. Eight
-    megabytes, whatever comes. Paths are given as 64-bit hashes, every bit of which must depend on all of the path.
-    """
-
-    def __init__(self) -> None:
-        # Of NumPy, whose zeros take no memory before they are written to; a view, since its items are plain numbers.
-        self._bits = np.zeros(1 << (_BITS - 3), np.uint8).data
-
-    def add(self, path_hash: int) -> None:
-        """One more."""
-        bit = path_hash >> (64 - _BITS)
-        self._bits[bit >> 3] |= 1 << (bit & 7)
-
-    def __contains__(self, path_hash: int) -> bool:
-        """False: it was not added."""
-        bit = path_hash >> (64 - _BITS)
-        return bool(self._bits[bit >> 3] & 1 << (bit & 7))
 
 
 class StagedWriter:
@@ -76,20 +49,12 @@ class StagedWriter:
         self._reclaim_queue = reclaim_queue
         self._shrinking = shrinking
         self._queue = WriteQueue(context.turns, in_flight_bytes)
-        self._put_paths = PathFilter()
         self._closing = False
 
     @property
     def queued_bytes(self) -> int:
         """Held in memory until they are written."""
         return self._queue.held_bytes
-
-    def was_put(self, path: bytes) -> bool:
-        """Whether the file of one chunk at this path may have been staged by this run. Seldom yes of one that was not.
-
-        For whoever knows a path and not what it stands for: names are forgotten a minute after they were looked up.
-        """
-        return xxhash.xxh3_64_intdigest(path) in self._put_paths
 
     def close(self) -> None:
         """Take on nothing more. What is queued is written."""
@@ -138,8 +103,6 @@ class StagedWriter:
         job = WriteJob(file, index, data, number, charge_bytes, on_done, may_shrink=may_shrink, pieces=pieces)
         self._queue.put_nowait(job)
         self._admission.charge(charge_bytes)
-        if file.present.count == 1:
-            self._put_paths.add(xxhash.xxh3_64_intdigest(file.path))
         return True
 
     async def put_holes(self, file: StagedFile, indexes: Sequence[int]) -> None:

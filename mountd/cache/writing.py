@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xxhash
 
-from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects import (
     RAW,
     UNDECIDED,
@@ -197,17 +196,14 @@ def _shrink(shrinker: Shrinker, job: WriteJob) -> None:
 
 
 def _write_small(disk: Disk, jobs: list[WriteJob]) -> None:
-    contents = []
     for job in jobs:
         data, job.data = job.data, None
         assert data is not None
         job.checksum = xxhash.xxh3_64_intdigest(data)
-        contents.append(data)
-    for job, left in zip(jobs, disk.write_new([job.object_id for job in jobs], contents), strict=True):
-        if isinstance(left, Stamp):
-            _change(job).made(left)
-        else:
-            job.error = left
+        try:
+            _change(job).made(disk.write_new(job.object_id, data))
+        except OSError as error:
+            job.error = error
             _undo(disk, job, job.size_bytes)
 
 

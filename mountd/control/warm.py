@@ -28,12 +28,16 @@ from hfs.mountd.control.pending_leaves import PendingLeaves
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm_nodes import NodeStaging, WarmFetches
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch import BATCH_FILES, Place
+from hfs.mountd.fetch import Place
+from hfs.mountd.kernel import let_go_of_staged_bytes
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.wire.protocol import Result
 
 _DEFAULT_JOBS = 16
 """Files at a time: as many as there are prefetch threads."""
+
+_SMALL_AT_ONCE = 16
+"""Small files that are looked up and fetched together."""
 
 _NAMES_AT_ONCE = 512
 _LEAVES_AT_ONCE = 64
@@ -121,6 +125,7 @@ class Warming:
         await self._settle_all()
         await self._pin_done()
         await self._cache.evictor.wait_ahead()
+        let_go_of_staged_bytes()
         if self._metrics["evicted_files"] != evicted:
             await self._pending.count_again()
         detail = {"pinned_files": self._pending.pinned_files} if self._pin else {}
@@ -214,7 +219,7 @@ class Warming:
             large: list[Node] = []
             await self._sort(one, small, large)
             # Each of those who work here has its part, also of a few files.
-            part = min(BATCH_FILES, 1 + receive.statistics().current_buffer_used // workers)
+            part = min(_SMALL_AT_ONCE, 1 + receive.statistics().current_buffer_used // workers)
             while small and len(small) < part:
                 try:
                     more = receive.receive_nowait()

@@ -13,7 +13,6 @@ from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import (
     UNSTAGED_SHARE,
-    BatchReader,
     Fetcher,
     HeldChunks,
     History,
@@ -22,8 +21,6 @@ from hfs.mountd.fetch import (
     PageCache,
     PagePusher,
     Resolver,
-    SmallDemand,
-    SmallFileLookups,
     SmallFiles,
     SmallPipeline,
     SparseFiles,
@@ -60,7 +57,6 @@ class Fetching:
     misses: Misses
     resolver: Resolver
     small_files: SmallFiles
-    small_demand: SmallDemand
     sparse_files: SparseFiles
 
 
@@ -96,8 +92,6 @@ def fetching(
     plans = FollowedPlans(storage.learners.plans, reservation, storage.plan_changes, held, metrics)
     misses = Misses(cache, plans, history, storage.queue)
     resolver = Resolver(cache, held, fetcher, owners, misses, storage.queue, Unsized(source, fetcher))
-    lookups = SmallFileLookups(namespace, cache, resolver, owners, limit_bytes=min(SMALL_BYTES, config.chunk_bytes))
-    batches = BatchReader(namespace, cache, fetcher, pusher, source, buffers, lookups, metrics)
     return Fetching(
         buffers=buffers,
         pusher=pusher,
@@ -108,8 +102,7 @@ def fetching(
         reservation=reservation,
         misses=misses,
         resolver=resolver,
-        small_files=SmallFiles(namespace, cache, fetcher, resolver, owners, lookups, batches),
-        small_demand=SmallDemand(namespace, cache, fetcher, held, owners, source, lookups, nursery),
+        small_files=SmallFiles(namespace, cache, resolver, owners, limit_bytes=min(SMALL_BYTES, config.chunk_bytes)),
         sparse_files=SparseFiles(source, namespace, nursery),
     )
 

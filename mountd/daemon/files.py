@@ -17,6 +17,7 @@ from hfs.mountd.daemon.fetching import Fetching, fetching, hinting
 from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import (
+    WAS_HERE,
     Fetcher,
     FetchesAhead,
     Lending,
@@ -54,7 +55,7 @@ from hfs.mountd.files import (
 from hfs.mountd.fuse import KernelPageCache
 from hfs.mountd.hints import FollowedPlans, HintFollower
 from hfs.mountd.kernel import DataPlane, DiskReads, XattrAnswers, let_go_of_pages
-from hfs.mountd.namespace import Namespace, Node, seconds
+from hfs.mountd.namespace import Namespace, seconds
 from hfs.mountd.peers import JobPeers
 from hfs.mountd.supervisor.table import places_of
 from hfs.policies.iomode import SMALL_BYTES
@@ -93,7 +94,7 @@ async def open_file_service(
     """Until the block is left. What runs by itself is started by the service, when the mount is made."""
     config, metrics, source, cache = basics.config, basics.metrics, storage.source, storage.cache
     namespace, queue = names.namespace, storage.queue
-    recorder = Recorder(partial(storage.fetches.pause, True))
+    recorder = Recorder(storage.plane.news.wake)
     pushers = Workers(apart=basics.handover.connection_fd)
     async with pushers.running():
         page_cache = KernelPageCache(namespace, metrics, pushers.run_sync, pushers.soon) if config.push else None
@@ -102,9 +103,9 @@ async def open_file_service(
         passthrough = Passthrough(cache, metrics)
         plane, pages = storage.plane, _unused_pages(basics, storage, names, pushers)
         overlays = _overlays(basics, storage, names, pages, recorder, nursery)
-        io_mode = _io_mode(basics, storage, peers, names, passthrough, overlays)
+        io_mode = _io_mode(basics, storage, names, passthrough, overlays)
         hears = recorder, fetch.plans
-        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, fetch.fetcher, nursery)
+        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, nursery)
         ahead = _fetches_ahead(basics, storage, fetch, siblings, pipeline)
         await _open_again(basics, storage, names, passthrough)
         by_kernel = KernelReads(overlays, passthrough, plane, metrics)
@@ -113,9 +114,7 @@ async def open_file_service(
         away, changed = storage.sent_away, storage.changed
         modes = OpenModes(namespace, cache, io_mode, passthrough, away, queue, metrics, changed)
         observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, pages, residency.is_looking)
-        opened_files = OpenedFiles(
-            namespace, storage.handles, cache, modes, observers, fetch.small_demand, queue, plane
-        )
+        opened_files = OpenedFiles(namespace, storage.handles, cache, modes, observers, queue, plane)
         delegations = _delegations(plane, storage, names, opened_files, (recorder, fetch), (pages, pipeline))
         yield FileService(
             Readers(),
@@ -134,7 +133,6 @@ async def open_file_service(
                 cache,
                 modes,
                 SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
-                fetch.small_demand,
                 opened_files,
                 delegations,
             ),
@@ -218,9 +216,9 @@ def _delegations(
     )
 
 
-def _leaf_opened(pages: UnusedPages, pipeline: SmallPipeline, node_id: int, thread_id: int) -> bool:
+def _leaf_opened(pages: UnusedPages, pipeline: SmallPipeline, node_id: int, thread_id: int, at_ns: int) -> bool:
     pages.read(node_id)
-    return pipeline.opened(node_id, thread_id)
+    return pipeline.opened(node_id, thread_id, at_ns)
 
 
 def _pipeline(
@@ -231,32 +229,29 @@ def _pipeline(
     siblings: SiblingWatch,
     io_mode: IoMode,
     hears: tuple[Recorder, FollowedPlans],
-    fetcher: Fetcher,
     nursery: trio.Nursery,
 ) -> tuple[Lending, SmallPipeline]:
     config, cache, source, fetches = basics.config, storage.cache, storage.source, storage.fetches
 
     def is_wanted() -> bool:
-        opens_reach_us = (
-            config.io_mode in ("auto", "daemon", "overlay") and io_mode.choice.final and not io_mode.stateless
-        )
-        if storage.changed.held:
-            return False  # nothing is looked up without Python, which knows how long such an answer waits
-        return opens_reach_us and config.push and peers is None and cache.shrinking.shrinker is None
-
-    def under_way(directory: Node) -> list[bytes]:
-        return [*fetcher.batches.names_in(directory), *names.namespace.asking.nodes_coming(directory)]
+        # While names are held nothing is looked up without Python, which knows how long such an answer waits.
+        return io_mode.choice.final and not io_mode.stateless and not storage.changed.held
 
     terms = LendingTerms(
         is_wanted=is_wanted,
-        is_heard=lambda: hears[0].active or io_mode.stateless,
+        passes=lambda: config.io_mode == "passthrough",
+        pushes=config.push,
+        stores=lambda: cache.shrinking.shrinker is None,
+        owners=peers.owners if peers is not None else None,
         limit_bytes=min(SMALL_BYTES, config.chunk_bytes),
         ttl_s=seconds(config.ttl_s, immutable=config.immutable),
-        under_way=under_way,
+        under_way=names.namespace.asking.nodes_coming,
     )
 
-    def heard(path: bytes, size: int, staged: bool) -> bool:
+    def heard(path: bytes, size: int, thread_id: int, at_ns: int) -> bool:
+        staged = bool(thread_id & WAS_HERE)
         io_mode.opening(size, staged=staged)
+        hears[0].opened(path, size, thread_id & ~WAS_HERE, at_ns)
         return hears[1].opened_at(path, staged)
 
     lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
@@ -331,7 +326,6 @@ def _overlays(
 def _io_mode(
     basics: Basics,
     storage: Storage,
-    peers: JobPeers | None,
     names: NameService,
     passthrough: Passthrough,
     overlays: Overlays,
@@ -349,7 +343,6 @@ def _io_mode(
         journal=basics.journal,
         missing=Impediments(lambda: names.permissions.why_opens_are_needed, lambda: overlays.missing),
         becomes_stateless=becomes_stateless,
-        fetches_apart=basics.config.push and peers is None,
     )
 
 

@@ -106,7 +106,7 @@ async def open_service(
     ):
         fuse = fuse_of(basics, storage, names, files, control, nursery)
         async with mounted(basics, storage, files, fuse):
-            believing = Believing(storage.cache, names.namespace, nursery)
+            believing = Believing(storage.cache, names.namespace, nursery, storage.plane.distrust)
             start_for_life(nursery, "sweep of names", _sweep, names.namespace)
             start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
             start_for_life(nursery, "prefetch", files.prefetch.run)

@@ -67,7 +67,12 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
         fetches = SmallFetches() if reader is None else SmallFetches(reader.who, wholly=reader.wholly)
         queue = PrefetchQueue(metrics)
         refetching = Refetching(handles, queue)
-        plan_changes = PlanChanges(queue.hints_nowait)
+
+        def plans_changed() -> None:
+            queue.hints_nowait()
+            plane.news.wake()  # whoever tells of opens asks who wants to hear of them
+
+        plan_changes = PlanChanges(plans_changed)
         coalesce_bytes = _coalesce_bytes(config, basics.memory)
         learners = Learners(
             config.chunk_bytes, metrics, run_in_thread, changed=plan_changes.changed, coalesce_bytes=coalesce_bytes

@@ -1,11 +1,9 @@
-"""How bytes get here: the resolver, one fetch for each chunk, small-file batches, prefetch, siblings, what peers ask.
+"""How bytes get here: the resolver, one fetch for each chunk, small files, prefetch, siblings, what peers ask.
 
 A fetch belongs to the daemon, not to the first who waits for it. Demand goes first everywhere. It never knows who opens
 or hints.
 """
 
-from hfs.mountd.fetch.batch_reader import BATCH_FILES, BatchReader
-from hfs.mountd.fetch.chunks.batches import Place
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
@@ -20,19 +18,16 @@ from hfs.mountd.fetch.resolver import Ensured, Resolved, Resolver
 from hfs.mountd.fetch.serving import Serving
 from hfs.mountd.fetch.sibling_fetches import SiblingFetches
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
-from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups
-from hfs.mountd.fetch.small_files import SmallFiles
-from hfs.mountd.fetch.small_files_demand import SmallDemand
-from hfs.mountd.fetch.small_pipeline import SmallPipeline, Staged
+from hfs.mountd.fetch.small_files import Become, Place, Small, SmallFiles
+from hfs.mountd.fetch.small_pipeline import WAS_HERE, SmallPipeline, Staged
 from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.mountd.fetch.stepping_back import OwnWaits, SteppingBack, WhatYields
 from hfs.mountd.fetch.unsized import Unsized
 
 __all__ = [
-    "BATCH_FILES",
     "PUSH_STEP_BYTES",
     "UNSTAGED_SHARE",
-    "BatchReader",
+    "WAS_HERE",
     "Become",
     "Ensured",
     "Fetcher",
@@ -57,8 +52,6 @@ __all__ = [
     "SiblingFetches",
     "SiblingWatch",
     "Small",
-    "SmallDemand",
-    "SmallFileLookups",
     "SmallFiles",
     "SmallPipeline",
     "SparseFiles",

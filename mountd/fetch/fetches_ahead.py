@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch.chunks.batches import Place
 from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
@@ -18,6 +17,7 @@ from hfs.mountd.fetch.chunks.turns import FetchTurns
 from hfs.mountd.fetch.misses import Misses
 from hfs.mountd.fetch.resolver import Ensured, Resolver
 from hfs.mountd.fetch.sibling_fetches import SiblingFetches
+from hfs.mountd.fetch.small_files import Place
 from hfs.mountd.namespace import Node
 from hfs.mountd.source import Source
 

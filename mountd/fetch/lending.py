@@ -1,8 +1,8 @@
 """Directories that are lent to the data plane, which fetches their small files by itself (native/plane/fetch.h).
 
 A directory is lent when a small file in it was opened, and again before its time is over, as long as it is used. Only
-where a file's own attributes say all that is needed: on the file system of the source's root, for users whom the
-kernel's own check is enough for, and as long as no version was found rewritten. Event loop only.
+where a file's own attributes say all that is needed: on the file system of the source's root, and for users whom the
+kernel's own check is enough for. Event loop only.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import trio
+from numpy.typing import NDArray
 
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import Arrivals
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.kernel import SmallFetches
 from hfs.mountd.namespace import Namespace, Node, Permissions
+from hfs.mountd.peers import OwnerTable
 from hfs.mountd.source import LentDirectory, Source
 
 _YOUNG_S = 0.1
@@ -40,9 +43,15 @@ class LendingTerms:
     """What does not change while a mount lives, or can be asked."""
 
     is_wanted: Callable[[], bool]
-    """Opens may be answered without us, as the mount is now, and what is fetched may be stored as it is."""
-    is_heard: Callable[[], bool]
-    """Each open is to come to us: somebody wants to hear of it, or the kernel is to be told that it need not ask."""
+    """Opens may be answered without us, as the mount is now."""
+    passes: Callable[[], bool]
+    """Staged files are for the kernel to read by itself, small ones too."""
+    pushes: bool
+    """Opens have bytes put into the page cache."""
+    stores: Callable[[], bool]
+    """Bytes are stored as they are."""
+    owners: OwnerTable | None
+    """Of the nodes of the job."""
     limit_bytes: int
     """The largest small file."""
     ttl_s: float
@@ -90,6 +99,8 @@ class Lending:
         self._one_more = trio.Event()
         self._used: set[int] = set()
         """Since they were lent."""
+        self._placed: NDArray[np.int32] | None = None
+        """The owners that the data plane knows."""
         self._at_most = source.threads.open_files.shares.lent
         """Each holds a descriptor."""
 
@@ -128,7 +139,7 @@ class Lending:
 
         Its look-up was on its way to us when the directory was lent; its bytes would be read twice.
         """
-        if not directory.lent or self.terms.is_heard() or not self._namespace.leaves.claim(directory, [name]):
+        if not directory.lent or self._namespace.leaves.ended or not self._namespace.leaves.claim(directory, [name]):
             return  # or nothing is begun there just now
         is_busy = True
         while is_busy:
@@ -151,15 +162,9 @@ class Lending:
         return True
 
     def _may_lend(self, directory: Node) -> bool:
-        if (
-            not self._fetches.runs
-            or not self._at_most
-            or self.terms.ttl_s <= 0
-            or self.terms.is_heard()
-            or not self._arrivals.on
-        ):
+        if not self._fetches.runs or not self._at_most or self.terms.ttl_s <= 0 or not self._arrivals.on:
             return False
-        if directory.children is None or len(directory.children) > _MOST_NODES or len(self._source.doubts.rewritten):
+        if directory.children is None or len(directory.children) > _MOST_NODES:
             return False
         return self.terms.is_wanted() and not self._namespace.lookups.may_be_kept(directory)
 
@@ -183,6 +188,7 @@ class Lending:
             return
         if loan is None or not self._may_lend(directory) or not self._permissions.all_may_open(directory):
             return
+        self._set_terms()
         self._arrivals.grant_nowait()
         if not directory.id:
             self._namespace.nodes.identify(directory)  # the kernel has not asked for it yet
@@ -201,6 +207,7 @@ class Lending:
             until_ns=now_ns + int(min(self.terms.ttl_s, 1e9) * 1e9),
             valid_s=self.terms.ttl_s,
             careful=loan.is_careful,
+            prefix=directory.path + b"/" if directory.path else b"",
         )
         if not is_lent:
             self._namespace.leaves.unlend(directory)
@@ -223,18 +230,6 @@ class Lending:
     def _unlend(self, directory_id: int) -> None:
         self._namespace.leaves.unlend(self._lent.pop(directory_id).directory)
 
-    def _renew(self) -> None:
-        """Those that are used are lent anew before their time is over; the others end by themselves."""
-        now_s = trio.current_time()
-        for directory_id, (directory, renew_s, _) in list(self._lent.items()):
-            if now_s < renew_s:
-                break
-            if directory_id in self._used and directory not in self._coming and self.terms.ttl_s < math.inf:
-                self._coming[directory] = trio.Event()
-                start_guarded(self._nursery, "loan of a directory", self._lend, directory)
-            elif now_s >= renew_s + self.terms.ttl_s / 2:
-                self._unlend(directory_id)
-
     def recall(self, directories: Collection[Node]) -> None:
         """In these no file is looked at or fetched without us any more, until they are lent anew; what is under way is
         entered nowhere."""
@@ -248,11 +243,31 @@ class Lending:
         for directory_id in list(self._lent):
             self._unlend(directory_id)
 
-    def look_after(self) -> None:
-        """Some times a second, just after it was heard what has become of files."""
+    def heard(self) -> None:
+        """It was heard what has become of files."""
         self._looked.set()
         self._looked = trio.Event()
-        self._fetches.pause(self.terms.is_heard())
-        if self._lent and (len(self._source.doubts.rewritten) or not self.terms.is_wanted()):
+
+    def look_after(self) -> None:
+        """Some times a second."""
+        self._set_terms()
+        if self._lent and not self.terms.is_wanted():
             self.recall_all()
-        self._renew()
+        # Those that are used are lent anew before their time is over; the others end by themselves.
+        now_s = trio.current_time()
+        for directory_id, (directory, renew_s, _) in list(self._lent.items()):
+            if now_s < renew_s:
+                break
+            if directory_id in self._used and directory not in self._coming and self.terms.ttl_s < math.inf:
+                self._coming[directory] = trio.Event()
+                start_guarded(self._nursery, "loan of a directory", self._lend, directory)
+            elif now_s >= renew_s + self.terms.ttl_s / 2:
+                self._unlend(directory_id)
+
+    def _set_terms(self) -> None:
+        """Have the data plane know how things are now."""
+        terms = self.terms
+        self._fetches.set_terms(pushes=terms.pushes, passes=terms.passes(), stores=terms.stores())
+        if terms.owners is not None and terms.owners.table is not self._placed:
+            self._placed = terms.owners.table
+            self._fetches.place(self._placed.tobytes(), terms.owners.number)

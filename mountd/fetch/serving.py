@@ -19,7 +19,7 @@ from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.resolver import Ensured, Resolver
-from hfs.mountd.namespace import Namespace
+from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.peers import Bytes
 from hfs.mountd.source import Source
 from hfs.policies.geometry import Extent
@@ -41,7 +41,9 @@ class Serving:
         source: Source,
         owned_here: Callable[[bytes, int], bool],
         run_in_thread: Callable[..., Awaitable[Any]],
+        wait_fetched: Callable[[Node, bytes], Awaitable[None]],
     ) -> None:
+        """`wait_fetched`: as that of `Lending`."""
         self._namespace = namespace
         self._cache = cache
         self._fetcher = fetcher
@@ -50,6 +52,7 @@ class Serving:
         self._doubts = source.doubts.holds
         self._owned_here = owned_here
         self._run_in_thread = run_in_thread
+        self._wait_fetched = wait_fetched
 
     async def bytes_of(
         self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, *, here_only: bool
@@ -84,9 +87,11 @@ class Serving:
         mine, coming = self._owned_here(path, index), self._fetcher.is_coming(version, index)
         if (here_only and not (mine and coming)) or (coming and not mine):
             return None
-        node = await self._namespace.lookups.resolve(path)
+        node = await self._resolve(path)
         if node.version != version:
             raise VersionChanged(f"{shown_path(path)} is another version here")
+        if whole and index in file.present:  # the data plane was fetching it
+            return Bytes(memoryview((await self._resolver.get(node, file, extent)).data), file.chunks.checksum(index))
         chunk = await self._resolver.get_for_peer(node, file, index)
         begin = file.chunk(index).start
         return None if self._doubts(version) else await self._hashed(chunk[extent.start - begin : extent.end - begin])
@@ -94,11 +99,16 @@ class Serving:
     async def _stage(self, path: bytes, file: StagedFile, index: int) -> bool:
         if self._resolver.has(file, index, Goal.STAGED):
             return True
-        node = await self._namespace.lookups.resolve(path)
+        node = await self._resolve(path)
         if node.version != file.version:
             raise VersionChanged(f"{shown_path(path)} is another version here")
         ensured = await self._resolver.ensure(node, file, index, Goal.STAGED, push=Push.NEVER, soon=True)
         return ensured is not Ensured.REFUSED
+
+    async def _resolve(self, path: bytes) -> Node:
+        directory, _, name = path.rpartition(b"/")
+        await self._wait_fetched(await self._namespace.lookups.resolve(directory), name)
+        return await self._namespace.lookups.resolve(path)
 
     async def _hashed(self, data: memoryview) -> Bytes:
         if len(data) < _HASH_IN_THREAD_BYTES:

@@ -1,4 +1,4 @@
-"""Siblings of small files that are being read: fetched by the data plane where that may, else in batches.
+"""Siblings of small files that are being read: fetched by the data plane where that may, else one by one.
 
 Never raises for what a file lacks. Event loop only.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hfs.mountd.cache import Cache
-from hfs.mountd.fetch.chunks.batches import Place
 from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.resolver import Ensured, Resolver
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
-from hfs.mountd.fetch.small_file_lookups import Become, Small
-from hfs.mountd.fetch.small_files import SmallFiles
+from hfs.mountd.fetch.small_files import Become, Place, Small, SmallFiles
 from hfs.mountd.fetch.small_pipeline import SmallPipeline
 from hfs.mountd.namespace import Node
 

@@ -1,28 +1,56 @@
 """Small files, staged many at a time: whole trees of them, before anybody opens one.
 
-What is known and staged already does not reach the source (`small_file_lookups`); the rest is read in batches
-(`batch_reader`). A file that did not come with its batch is asked for by itself, with all the patience of a read.
-Errors are given for each file; nothing is told to readers, who find what is here and fetch what is not.
+In directories that are lent the data plane fetches them, whoever asks (`small_pipeline`). What it cannot judge (links,
+other file systems, files that were changed just now, users who have to be asked for) is looked up together here, and
+fetched as the one chunk that it is, some at a time, with all the patience of a read. Errors are given for each file;
+nothing is told to readers, who find what is here and fetch what is not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import errno
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import trio
 
 from hfs.mountd.base.errors import HfsError, SourceError, StagingError
 from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
-from hfs.mountd.fetch.batch_reader import BatchReader, BatchRequest, Outcomes
-from hfs.mountd.fetch.chunks.batches import Place
-from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
+from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.resolver import Ensured, Resolver
-from hfs.mountd.fetch.small_file_lookups import Become, Small, SmallFileLookups, path_of
 from hfs.mountd.namespace import Namespace, Node, is_link
+
+Place = tuple[Node, bytes]
+"""A directory and a name in it: what a file is known by before it has been looked at."""
+
+_AT_ONCE = 16
+"""Files of one call that are fetched at a time: as many as there are prefetch threads."""
+
+
+class Become(enum.Enum):
+    """What became of a file."""
+
+    FETCHED = enum.auto()
+    HERE = enum.auto()
+    """It was staged before, or somebody else fetches it, or its owner node has it."""
+    LARGE = enum.auto()
+    """It is no small file, but one whose chunks are to be fetched one by one, or a link. Nothing was read."""
+
+
+class Small(NamedTuple):
+    """A file, and what became of it. Its size: `node.attributes.size`."""
+
+    node: Node
+    become: Become
+
+
+Outcome = Small | HfsError | None
+"""None: the data plane has it, or is fetching it."""
 
 
 def _always(_place: Place) -> bool:
@@ -30,30 +58,16 @@ def _always(_place: Place) -> bool:
 
 
 class SmallFiles:
-    """Event loop only."""
+    """Event loop only. `limit_bytes`: the largest small file."""
 
     def __init__(
-        self,
-        namespace: Namespace,
-        cache: Cache,
-        fetcher: Fetcher,
-        resolver: Resolver,
-        owners: Owners,
-        lookups: SmallFileLookups,
-        batches: BatchReader,
+        self, namespace: Namespace, cache: Cache, resolver: Resolver, owners: Owners, *, limit_bytes: int
     ) -> None:
         self._namespace = namespace
         self._cache = cache
-        self._fetcher = fetcher
         self._resolver = resolver
         self._owners = owners
-        self._lookups = lookups
-        self._batches = batches
-
-    @property
-    def limit_bytes(self) -> int:
-        """The largest small file."""
-        return self._lookups.limit_bytes
+        self.limit_bytes = limit_bytes
 
     async def stage_paths(
         self,
@@ -63,8 +77,8 @@ class SmallFiles:
         push: bool,
         wanted: Callable[[Place], bool] = _always,
         through_links: bool = True,
-    ) -> list[Small | HfsError | None]:
-        """As `stage`, by paths relative to the root."""
+    ) -> list[Outcome]:
+        """What `stage` does, by paths relative to the root."""
         directories: dict[bytes, Node | HfsError] = {}
         places: list[Place | HfsError] = []
         for path in paths:
@@ -90,7 +104,7 @@ class SmallFiles:
 
     async def _stage_found(
         self, places: Sequence[Place | HfsError], goal: Goal, *, push: bool, wanted: Callable[[Place], bool]
-    ) -> list[Small | HfsError | None]:
+    ) -> list[Outcome]:
         found = [place for place in places if isinstance(place, tuple)]
         outcomes = iter(await self.stage(found, goal, push=push, wanted=wanted))
         return [next(outcomes) if isinstance(place, tuple) else place for place in places]
@@ -115,61 +129,73 @@ class SmallFiles:
 
     async def stage(
         self, places: Sequence[Place], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always
-    ) -> list[Small | HfsError | None]:
-        """Have these files where `goal` says. For each, in this order, what became of it, or why it could not be; None:
-        the data plane has it, or is fetching it.
+    ) -> list[Outcome]:
+        """Have these files where `goal` says. For each, in this order, what became of it, or why it could not be.
 
         `push`: put it into the page cache too, where the kernel knows it. A file that is to be staged and that staging
         does not take is a StagingError. `wanted` is asked of each just before it is read; what is not any more counts
         as here. Cancelled, it leaves what was fetched, and readers who waited for the rest fetch it themselves.
         """
-        request = BatchRequest(goal, push, wanted)
-        outcomes: Outcomes = dict.fromkeys(self._lookups.claim(places))
+        outcomes: dict[Place, Outcome] = dict.fromkeys(self._claim(places))
         unique = [place for place in dict.fromkeys(places) if place not in outcomes]
-        unknown = await self._lookups.look_first(unique)
-        if await self._lookups.look_into_cache([place for place in unique if place not in unknown]):
-            unknown = set()  # some may be known now
-        for place in unique:
-            known = self._lookups.known(place, goal) if place not in unknown else None
-            if known is not None:
-                outcomes[place] = known
-        left = [place for place in unique if place not in outcomes]
-        await self._from_owners([p for p in left if self._owners.owned_remotely(path_of(p), 0)], request, outcomes)
-        while left := [place for place in left if place not in outcomes]:
-            for place in await self._batches.read(left, request, outcomes):
-                outcomes[place] = await self._alone(place, request)
-        return [outcomes[place] for place in places]
+        await self._look_up(unique)
+        left = iter(unique)
 
-    async def _from_owners(self, places: Sequence[Place], request: BatchRequest, outcomes: Outcomes) -> None:
-        """Files that other nodes own: what they are is asked for together, each comes by itself."""
-        await self._lookups.look_up([place for place in places if self._lookups.is_unknown(place)])
-
-        async def one(place: Place) -> None:
-            node = self._lookups.node(place)
-            if node is not None and not request.wanted(place):
-                outcomes[place] = Small(node, Become.HERE)
-            else:
-                outcomes[place] = await self._alone(place, request)
+        async def fetch_some() -> None:
+            for place in left:
+                outcomes[place] = await self._fetch(place, goal, wanted, push=push)
 
         async with trio.open_nursery() as nursery:
-            for place in places:
-                nursery.start_soon(one, place)
+            for _ in range(min(_AT_ONCE, len(unique))):
+                nursery.start_soon(fetch_some)
+        return [outcomes[place] for place in places]
 
-    async def _alone(self, place: Place, request: BatchRequest) -> Small | HfsError:
-        """The usual way: asked for by name, read by itself, tried again after what passes by."""
-        goal = request.goal
+    def _claim(self, places: Sequence[Place]) -> list[Place]:
+        """What is lent among these is fetched by us from now on. But those that the data plane has fetched, or is just
+        fetching: these are given."""
+        by_directory: dict[Node, list[bytes]] = {}
+        for directory, name in places:
+            if directory.lent:
+                by_directory.setdefault(directory, []).append(name)
+        claim = self._namespace.leaves.claim
+        return [(directory, name) for directory, names in by_directory.items() for name in claim(directory, names)]
+
+    async def _look_up(self, places: Sequence[Place]) -> None:
+        """Have the names known, and what is staged of them. Errors are met again by who fetches them."""
+        by_directory: dict[Node, list[bytes]] = {}
+        for directory, name in places:
+            if directory.children is not None:
+                by_directory.setdefault(directory, []).append(name)
+
+        async def look(directory: Node, names: list[bytes]) -> None:
+            with contextlib.suppress(HfsError):
+                dentries = await self._namespace.lookups.children(directory, names)
+                versions = [dentry.node.version for dentry in dentries if dentry.node is not None]
+                await self._cache.files.load([version for version in versions if version is not None])
+
+        async with trio.open_nursery() as nursery:
+            for directory, names in by_directory.items():
+                nursery.start_soon(look, directory, names)
+
+    async def _fetch(
+        self, place: Place, goal: Goal, wanted: Callable[[Place], bool], *, push: bool
+    ) -> Small | HfsError:
+        """Asked for by name, read by itself, tried again after what passes by."""
+        directory, name = place
         try:
-            await self._fetcher.batches.wait(place)
-            (dentry,) = await self._namespace.lookups.children(place[0], [place[1]])
+            if directory.children is None:
+                return SourceError(errno.ENOTDIR, shown_path(directory.path))
+            (dentry,) = await self._namespace.lookups.children(directory, [name])
             node = dentry.node
             if node is None:
-                return SourceError(errno.ENOENT, f"{shown_path(place[1])} in {shown_path(place[0].path)}")
-            file = await self._cache.files.get(node.version, node.path) if node.version is not None else None
-            known = self._lookups.without_reading(node, goal)
-            if known is not None or file is None:
-                return known or StagingError("nothing is known of it")
-            push = Push.WHOLE if request.push else Push.NOTHING
-            ensured = await self._resolver.ensure(node, file, 0, goal, push=push)
+                return SourceError(errno.ENOENT, f"{shown_path(name)} in {shown_path(directory.path)}")
+            if (known := await self._without_reading(node, goal)) is not None:
+                return known
+            if not wanted(place):
+                return Small(node, Become.HERE)
+            assert node.version is not None
+            file = await self._cache.files.get(node.version, node.path)
+            ensured = await self._resolver.ensure(node, file, 0, goal, push=Push.WHOLE if push else Push.NOTHING)
         except HfsError as error:
             return error
         if ensured is Ensured.REFUSED:
@@ -177,3 +203,18 @@ class SmallFiles:
                 return StagingError("the node that owns it could not stage it")
             return self._cache.admission.refusal(file.size)
         return Small(node, Become.FETCHED if ensured is Ensured.FETCHED else Become.HERE)
+
+    async def _without_reading(self, node: Node, goal: Goal) -> Small | HfsError | None:
+        """What becomes of a file without reading it; None: it is to be read."""
+        if is_link(node):
+            return Small(node, Become.LARGE)
+        if node.version is None:
+            return SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
+        if node.version.size > self.limit_bytes:
+            return Small(node, Become.LARGE)
+        file = await self._cache.files.get(node.version, node.path)
+        if file.present.full:
+            return Small(node, Become.HERE)
+        if file.present.count > 1:
+            return Small(node, Become.LARGE)  # staged in smaller chunks by an earlier run
+        return Small(node, Become.HERE) if self._resolver.has(file, 0, goal) else None

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import trio
 
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.base.seen import version_of
+from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Arrival, Cache, SeenObject, Stamp
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch.chunks.batches import Place
 from hfs.mountd.fetch.lending import Lending
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.fetch.small_files import Place
 from hfs.mountd.kernel import Fetched, FetchKind, SmallFetches
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.source import Source
@@ -36,14 +37,17 @@ _HOMELESS_SHARE = 4
 would drive out what was not read yet, and the source would give it twice (1.4 times the bytes of a data set were seen).
 The data plane takes no more either (has_place in workers.c), and begins to forget at half."""
 
-_BUSY_S, _IDLE_S = 0.02, 0.2
-"""How often it is looked what has become of files."""
+_BATCH_S = 0.01
+"""What becomes of files in that time is heard of together: a turn of the event loop for each costs 40 us."""
+
+_LOOK_AFTER_S = 0.1
+"""How often directories that are lent are looked after."""
 
 _HANGING_EVERY_S = 0.5
 _HANGS_S = 2.0
 """Longer than a small file takes where nothing hangs; as long as an open waits for its bytes (`files.opening`)."""
 
-_WAS_HERE = 1 << 63
+WAS_HERE = 1 << 63
 """In the thread id of an open: WAS_HERE in native/plane/fetch.h."""
 
 _COUNTERS = {
@@ -56,6 +60,9 @@ _COUNTERS = {
 
 _PATIENCE_S = 1.0
 """At the end: for threads that read the source just then."""
+
+
+_FETCHED = (FetchKind.STORED, FetchKind.UNSTORED, FetchKind.GIVEN)
 
 
 class Staged(NamedTuple):
@@ -96,11 +103,12 @@ class SmallPipeline:
         cache: Cache,
         siblings: SiblingWatch,
         metrics: Metrics,
-        heard: Callable[[bytes, int, bool], bool],
+        heard: Callable[[bytes, int, int, int], bool],
     ) -> None:
-        """`heard(path, size, staged)` is told of each file that is opened without us; whether an order names it."""
+        """`heard(path, size, thread_id, at_ns)` is told of each file that is opened without us, `WAS_HERE` in its
+        thread id if it was staged; whether an order names it."""
         self._fetches = fetches
-        self._lending = lending
+        self.lending = lending
         self._namespace = namespace
         self._source = source
         self._cache = cache
@@ -138,7 +146,7 @@ class SmallPipeline:
     def places(self) -> int:
         """How many more files may be asked for ahead: others would only wait for a thread, or find room nowhere. Who
         asks for none hears of the next that is done or read (`SiblingWatch`)."""
-        figures, largest_bytes = self._fetches.figures(), self._lending.terms.limit_bytes
+        figures, largest_bytes = self._fetches.figures(), self.lending.terms.limit_bytes
         if self._cache.arrivals.granted_bytes > largest_bytes:
             return max(0, _MOST_AHEAD - figures.jobs)
         return max(0, (self._homeless_bytes - figures.homeless_bytes) // largest_bytes - figures.jobs)
@@ -155,21 +163,13 @@ class SmallPipeline:
 
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
-        return self.on and await self._lending.lend(directory)
-
-    def lend_soon(self, directory: Node) -> None:
-        """The same, without waiting for it."""
-        self._lending.lend_soon(directory)
-
-    def recall(self, directories: Collection[Node]) -> None:
-        """See `Lending.recall`."""
-        self._lending.recall(directories)
+        return self.on and await self.lending.lend(directory)
 
     async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
         """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is
         to be fetched the usual way."""
         batch = _Batch()
-        generation = self._lending.generation
+        generation = self.lending.generation
         keys = {place: _Key(place[0].id, generation(place[0].id), place[1]) for place in places}
         asked = [keys[place] for place in places if place[0].lent]
         errors = self._fetches.ahead([(key.directory_id, key.name) for key in asked])
@@ -187,17 +187,17 @@ class SmallPipeline:
                 del self._awaited[key]
         return [batch.outcomes.get(keys[place]) for place in places]
 
-    def opened(self, node_id: int, thread_id: int) -> bool:
-        """A node was opened without us. False: it is no leaf."""
+    def opened(self, node_id: int, thread_id: int, at_ns: int) -> bool:
+        """A node was opened without us, at this `time.monotonic_ns()`. False: it is no leaf."""
         found = self._fetches.leaf(node_id)
         if found is None:
             return False
         directory_id, name, size = found
-        staged = bool(thread_id & _WAS_HERE)
-        is_planned = self._heard((self._prefix(directory_id) or b"") + name, size, staged)
-        directory = self._lending.directory(directory_id)
+        staged = bool(thread_id & WAS_HERE)
+        is_planned = self._heard((self._prefix(directory_id) or b"") + name, size, thread_id, at_ns)
+        directory = self.lending.directory(directory_id)
         if directory is not None:
-            self._lending.is_used(directory_id)
+            self.lending.is_used(directory_id)
             if not is_planned:
                 self._siblings.opened_in(directory, name, size, staged=staged)
         return True
@@ -219,37 +219,44 @@ class SmallPipeline:
         self._homeless_bytes = max(1, ahead_bytes // _HOMELESS_SHARE)
         self._fetches.start(device_fd, threads, ahead_threads=ahead_threads, ahead_bytes=ahead_bytes)
         self.set_share(self._share)
-        hanging_s = trio.current_time() + _HANGING_EVERY_S
         try:
-            while True:
-                if self._lending:
-                    self._cache.arrivals.grant_nowait()
-                busy = self.take()
-                self._lending.look_after()
-                # A directory may have been called back since.
-                if (self._lending or self._counted.jobs) and trio.current_time() >= hanging_s:
-                    hanging_s = trio.current_time() + _HANGING_EVERY_S
-                    await self._replace_hanging(run_in_thread)
-                if busy or self._lending:
-                    await trio.sleep(_BUSY_S)
-                else:
-                    with trio.move_on_after(_IDLE_S):
-                        await self._lending.wait_lent()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look_after, run_in_thread)
+                while True:
+                    await self._fetches.news.wait()
+                    self.take()
+                    if self.lending:
+                        self._cache.arrivals.grant_nowait()
+                    self.lending.heard()
+                    await trio.sleep(_BATCH_S)
         finally:
-            self._lending.recall_all()
+            self.lending.recall_all()
             with trio.CancelScope(shield=True):
                 await run_in_thread(self._fetches.stop, _PATIENCE_S)
             self.take()
+
+    async def _look_after(self, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
+        """What is lent, and what hangs. Never returns."""
+        hanging_s = 0.0
+        while True:
+            if not self.lending and not self._fetches.figures().jobs:  # a directory may have been called back since
+                await self.lending.wait_lent()
+            await trio.sleep(_LOOK_AFTER_S)
+            self._cache.arrivals.grant_nowait()
+            self.lending.look_after()
+            if trio.current_time() >= hanging_s:
+                hanging_s = trio.current_time() + _HANGING_EVERY_S
+                await self._replace_hanging(run_in_thread)
 
     async def _replace_hanging(self, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
         """Who waits for a source that hangs does so with us, who keep those apart that ask for something else."""
         stuck = await run_in_thread(self._fetches.replace_hanging, _HANGS_S)
         self._metrics.add("source_abandoned", len(stuck))
         for directory_id in set(stuck):
-            self._lending.rest(directory_id)
+            self.lending.rest(directory_id)
 
-    def take(self) -> bool:
-        """Hear what has become of files. False: of none."""
+    def take(self) -> None:
+        """Hear what has become of files."""
         self._prefixes.clear()
         before, self._counted = self._counted, self._fetches.figures()
         for name, field in _COUNTERS.items():
@@ -257,12 +264,8 @@ class SmallPipeline:
         waits = self._fetches.reader_waits().waits
         self._metrics.add("source_waits", waits - self._counted_waits)
         self._counted_waits = waits
-        found = self._fetches.take_fetched()
-        taken = bool(found)
-        while found:
+        while found := self._fetches.take_fetched():
             self._enter(found)
-            found = self._fetches.take_fetched()
-        return taken
 
     def _enter(self, found: Sequence[Fetched]) -> None:
         arrivals: list[Arrival] = []
@@ -276,15 +279,26 @@ class SmallPipeline:
                 stamp = Stamp(one.inode, one.ctime_ns)
                 arrivals.append(Arrival(version, prefix + one.name, one.number, stamp, one.checksum))
                 self._note(one, source_id)
-            self._lending.is_used(one.directory_id)
+            elif one.kind is FetchKind.GIVEN and prefix is not None:
+                self._store(one, version, prefix)
+            self.lending.is_used(one.directory_id)
             if one.ahead and not self._tell_awaiting(one, version.size):
                 self._tell_siblings(one, version.size)
         self._cache.arrivals.enter(arrivals)
         if any(one.ahead for one in found):
             self._siblings.look_again()
 
+    def _store(self, one: Fetched, version: Version, prefix: bytes) -> None:
+        """Bytes that are not stored as they are. The file is a node's then: Python alone can read what is stored."""
+        file = self._cache.files.get_nowait(version, prefix + one.name)
+        if file is None or one.data is None or file.present.full or file.present.count != 1:
+            return
+        if self._cache.writer.put_nowait(file, 0, memoryview(one.data)):
+            directory = self._namespace.nodes.node(one.directory_id)
+            self._namespace.names.known_nowait(directory, one.name)
+
     def _note(self, one: Fetched, source_id: str) -> None:
-        if one.generation != self._lending.generation(one.directory_id):
+        if one.generation != self.lending.generation(one.directory_id):
             return  # somebody has said since that its name may be another file's
         if self._cache.attributes.on and not (directory := self._namespace.nodes.node(one.directory_id)).changes:
             seen = SeenObject(one.number, source_id, directory.attributes, one.name, one.seen)
@@ -305,7 +319,7 @@ class SmallPipeline:
         batch = self._awaited.pop(key, None)
         if batch is None:
             return False
-        is_fetched = one.kind in (FetchKind.STORED, FetchKind.UNSTORED)
+        is_fetched = one.kind in _FETCHED
         if is_fetched or (one.kind is FetchKind.HERE and (one.number or not size)):  # else it is no small file
             outcome = Staged(size, one.number, fetched=is_fetched)
             batch.outcomes[key] = outcome
@@ -315,10 +329,10 @@ class SmallPipeline:
         return True
 
     def _tell_siblings(self, one: Fetched, size: int) -> None:
-        directory = self._lending.directory(one.directory_id)
+        directory = self.lending.directory(one.directory_id)
         if directory is None:
             return
-        if one.kind in (FetchKind.STORED, FetchKind.UNSTORED):
+        if one.kind in _FETCHED:
             self._metrics.add("sibling_files")
             self._siblings.fetched(directory, one.name, size)
         else:

@@ -26,7 +26,7 @@ from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.slices import Slices
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.opened_files import OpenedFiles
-from hfs.mountd.kernel import Backing, DataPlane, StagedObject
+from hfs.mountd.kernel import Backing, DataPlane, Opened, StagedObject
 from hfs.mountd.namespace import Namespace, Node, Permissions
 from hfs.policies.iomode import SMALL_BYTES
 
@@ -46,9 +46,6 @@ _SLICE = 128
 
 _THREAD = (1 << 63) - 1
 """Of an open's thread id, which says besides whether the bytes of a leaf were here."""
-
-_IDLE_TELL_S = 0.1
-"""How often it is looked whether there are any."""
 
 
 class Delegated:
@@ -93,10 +90,10 @@ class Delegations:
         cache: Cache,
         *,
         is_heard: Callable[[], bool],
-        leaf_opened: Callable[[int, int], bool],
+        leaf_opened: Callable[[int, int, int], bool],
     ) -> None:
-        """`is_heard()`: somebody wants to hear of opens and reads now. `leaf_opened(node_id, thread_id)` is told of all
-        opens first: whether it is a leaf's."""
+        """`is_heard()`: somebody wants to hear of opens and reads now; its `news.wake` says that it may have changed.
+        `leaf_opened(node_id, thread_id, at_ns)` is told of all opens first: whether it is a leaf's."""
         self._plane = plane
         self._namespace = namespace
         self._permissions = permissions
@@ -266,21 +263,22 @@ class Delegations:
             for reader in self._plane.take_served():
                 served(*reader)
             opened, _lost = self._plane.take_events()
-            for thread_id in {thread_id & _THREAD for _, thread_id, _ in opened}:
+            for thread_id in {one.thread_id & _THREAD for one in opened}:
                 served(thread_id, 0, 0)  # a reader too, if the kernel answers all of its reads
             # What was opened before is told to nobody.
             await self._slices.carry_out(self._told_of(opened, all_files=heard and heard_before))
             if len(opened) < self._plane.events_at_most:
-                await trio.sleep(_TELL_S if heard or opened else _IDLE_TELL_S)
+                await trio.sleep(_TELL_S)  # many at a time
+                await self._plane.news.wait()
             else:
                 await trio.lowlevel.checkpoint()
 
-    def _told_of(self, opened: Sequence[tuple[int, int, int]], *, all_files: bool) -> Iterator[None]:
+    def _told_of(self, opened: Sequence[Opened], *, all_files: bool) -> Iterator[None]:
         """In steps: each is told to all who have given an order."""
-        for node_id, thread_id, object_id in opened:
+        for node_id, thread_id, object_id, at_ns in opened:
             if object_id:
                 self._cache.updates.used(object_id)
-            if not self._leaf_opened(node_id, thread_id) and all_files:
+            if not self._leaf_opened(node_id, thread_id, at_ns) and all_files:
                 self._tell_of(node_id, thread_id & _THREAD)
             yield
 

@@ -43,12 +43,8 @@ class IoMode:
         journal: Journal,
         missing: Impediments,
         becomes_stateless: Callable[[], object],
-        fetches_apart: bool,
     ) -> None:
-        """`fetches_apart`: small files are fetched without Python (`fetch.small_pipeline`), which needs to see opens.
-
-        `becomes_stateless` is called before the kernel is told so.
-        """
+        """`becomes_stateless` is called before the kernel is told so."""
         self._wanted = wanted
         self._journal = journal
         self._immutable = immutable
@@ -57,7 +53,6 @@ class IoMode:
         self._missing = missing
         self._becomes_stateless = becomes_stateless
         self._passthrough_missing: str | None = "the mount is not up yet"
-        self._fetches_apart = fetches_apart
         self._free_backing_id = 0
         """One that the kernel had not given out before."""
         self._small_opens = 0
@@ -113,7 +108,7 @@ class IoMode:
             self._large_opens += 1
         else:
             self._small_opens += 1
-            self._new_opens += self._fetches_apart and not staged
+            self._new_opens += not staged
         self._choose()
 
     @property

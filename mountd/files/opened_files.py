@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.fetch import Lending, PrefetchQueue, SiblingWatch, SmallDemand
+from hfs.mountd.fetch import Lending, PrefetchQueue, SiblingWatch
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.open_modes import OpenModes
 from hfs.mountd.files.recorder import Recorder
@@ -76,7 +76,6 @@ class OpenedFiles:
         cache: Cache,
         modes: OpenModes,
         observers: OpenObservers,
-        small_demand: SmallDemand,
         queue: PrefetchQueue,
         plane: DataPlane,
     ) -> None:
@@ -85,7 +84,6 @@ class OpenedFiles:
         self._cache = cache
         self._modes = modes
         self._observers = observers
-        self._small_demand = small_demand
         self._queue = queue
         self._plane = plane
 
@@ -111,7 +109,6 @@ class OpenedFiles:
         """Those who want to know of opens hear of one, by thread `thread_id`."""
         if node.parent is not None and not node.parent.changes:
             self._cache.attributes.note(file, node.parent.attributes, node.name, node.attributes)
-        self._small_demand.opened(node, thread_id)
         self._observers.opened(node, file, thread_id)
 
     def told_closed(self, handle: FileHandle) -> None:

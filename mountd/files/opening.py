@@ -16,7 +16,7 @@ import trio
 from hfs.mountd.base.errors import HfsError, SourceError, VersionChanged
 from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.fetch import PagePusher, PrefetchQueue, Resolver, SmallDemand
+from hfs.mountd.fetch import PagePusher, PrefetchQueue, Resolver
 from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import FileHandle, Handles
@@ -88,7 +88,6 @@ class Opening:
         cache: Cache,
         modes: OpenModes,
         small: SmallOpens,
-        small_demand: SmallDemand,
         opened_files: OpenedFiles,
         delegations: Delegations,
     ) -> None:
@@ -97,13 +96,13 @@ class Opening:
         self._cache = cache
         self._modes = modes
         self._small = small
-        self._small_demand = small_demand
         self._opened_files = opened_files
         self._delegations = delegations
 
-    async def look_up(self, directory: Node, name: bytes, thread_id: int) -> Dentry:
-        """What `name` in `directory` is, asked by thread `thread_id`; a small file that it will open comes with it."""
-        return await self._small_demand.look_up(directory, name, thread_id, self._opened_files.looking_up)
+    async def look_up(self, directory: Node, name: bytes) -> Dentry:
+        """What `name` in `directory` is; a file that the data plane is fetching is waited for."""
+        await self._opened_files.looking_up(directory, name)
+        return await self._namespace.lookups.child(directory, name)
 
     def open_nowait(self, node: Node, thread_id: int, unique: int = 0) -> tuple[int, int | None] | None:
         """As `open`, if nothing has to be waited for; None, and nothing has changed, if something has."""

@@ -1,12 +1,14 @@
 """Recording: what is read, told to whoever asks while it happens.
 
-Opens and reads say what reaches the daemon; clients take it (`hfs-hint record`). Nothing is
+Opens and reads say what reaches the daemon, opens that the data plane answers a moment later; clients take it
+(`hfs-hint record`). Nothing is
 kept when nobody records, and a client that is too slow loses the newest, counted. While somebody records, nothing is
 put into the page cache ahead of its readers where that would hide their reads. Event loop only.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -25,6 +27,7 @@ class Recording:
     """What one client has still to take."""
 
     def __init__(self) -> None:
+        self.began_us = _now_us()
         self._waiting: deque[Touch] = deque()
         self._lost = 0
         self._more = trio.Event()
@@ -50,9 +53,9 @@ class Recording:
 class Recorder:
     """Who records now."""
 
-    def __init__(self, begins: Callable[[], object] = lambda: None) -> None:
-        """`begins` is called before anybody records."""
-        self._begins = begins
+    def __init__(self, changed: Callable[[], object] = lambda: None) -> None:
+        """`changed` is called when somebody begins."""
+        self._changed = changed
         self._recordings: list[Recording] = []
 
     @property
@@ -63,8 +66,8 @@ class Recorder:
     def start(self) -> Recording:
         """One more client; `stop` belongs to it."""
         recording = Recording()
-        self._begins()
         self._recordings.append(recording)
+        self._changed()
         return recording
 
     def stop(self, recording: Recording) -> None:
@@ -74,6 +77,18 @@ class Recorder:
     def touched(self, node: Node, offset: int, size: int, thread_id: int = 0) -> None:
         """Bytes of a file are about to be read, by this thread (0: not known). Cheap when nobody records."""
         if self._recordings:
-            touch = Touch(node.path, offset, size, int(trio.current_time() * 1e6), thread_id)
-            for recording in self._recordings:
+            self._add(Touch(node.path, offset, size, _now_us(), thread_id))
+
+    def opened(self, path: bytes, size: int, thread_id: int, at_ns: int) -> None:
+        """A small file was opened without us, at this `time.monotonic_ns()`: the whole of it is about to be read."""
+        if self._recordings and size:
+            self._add(Touch(path, 0, size, _now_us() - (time.monotonic_ns() - at_ns) // 1000, thread_id))
+
+    def _add(self, touch: Touch) -> None:
+        for recording in self._recordings:
+            if touch.at_us >= recording.began_us:
                 recording.add(touch)
+
+
+def _now_us() -> int:
+    return int(trio.current_time() * 1e6)

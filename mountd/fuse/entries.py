@@ -26,19 +26,19 @@ class EntryReplies:
         self._permissions = permissions
         self._opening = opening
 
-    async def look_up(self, directory_id: int, name: bytes, thread_id: int) -> pyfuse3.EntryAttributes:
-        """The reply to a LOOKUP by thread `thread_id`; the node that it names is referenced once more."""
+    async def look_up(self, directory_id: int, name: bytes) -> pyfuse3.EntryAttributes:
+        """The reply to a LOOKUP; the node that it names is referenced once more."""
         directory = self._namespace.node(directory_id)
         if self._opening.changed.as_before:
             before = self._namespace.names.remembered(directory, name)
             if before is not None and before.node is not None and before.node.lookups and self._may_show(before.node):
                 self._namespace.holds.referenced(before.node)
                 return self.entry(before.node, -math.inf)
-        dentry = await self._opening.look_up(directory, name, thread_id)
+        dentry = await self._opening.look_up(directory, name)
         while not self._may_show(dentry.node):
             assert dentry.node is not None
             await self._permissions.learn(dentry.node)
-            dentry = await self._opening.look_up(self._namespace.node(directory_id), name, thread_id)
+            dentry = await self._opening.look_up(self._namespace.node(directory_id), name)
         if dentry.node is None:
             return _absent(self._namespace.freshness.valid_s(dentry.expires_s))
         self._namespace.holds.referenced(dentry.node)

@@ -91,7 +91,7 @@ class Handlers(_ReadOnly):
     @interruptible
     @by_name
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        return await self._entries.look_up(parent_inode, name, ctx.pid)
+        return await self._entries.look_up(parent_inode, name)
 
     @bounded
     @interruptible

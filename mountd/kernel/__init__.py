@@ -8,8 +8,15 @@ from hfs.mountd.kernel import fastpath
 from hfs.mountd.kernel.disk_reads import DiskReads
 from hfs.mountd.kernel.leaves import Leaf, LeafFigures, PlaneLeaves
 from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names, let_go_of_pages
-from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, PlaneFigures, ReadProgress, StagedObject
-from hfs.mountd.kernel.small_fetches import Fetched, FetchFigures, FetchKind, KnownObject, SmallFetches
+from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, Opened, PlaneFigures, ReadProgress, StagedObject
+from hfs.mountd.kernel.small_fetches import (
+    Fetched,
+    FetchFigures,
+    FetchKind,
+    KnownObject,
+    SmallFetches,
+    let_go_of_staged_bytes,
+)
 from hfs.mountd.kernel.tuning import KernelSettings, tune
 from hfs.mountd.kernel.xattr_answers import LOOK_AT_MOST_S, XattrAnswers
 
@@ -26,6 +33,7 @@ __all__ = [
     "KnownObject",
     "Leaf",
     "LeafFigures",
+    "Opened",
     "PlaneFigures",
     "PlaneLeaves",
     "ReadProgress",
@@ -38,5 +46,6 @@ __all__ = [
     "forget_attributes",
     "forget_names",
     "let_go_of_pages",
+    "let_go_of_staged_bytes",
     "tune",
 ]

@@ -13,6 +13,8 @@ import time
 from itertools import starmap
 from typing import NamedTuple
 
+import trio
+
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.native.extension import EXTENSION
 
@@ -27,6 +29,25 @@ _EVENTS_AT_MOST = 512
 
 _LONGEST_NS = 86_400 * 10**9
 """Nothing is answered for longer without Python: 64 bits would be enough for 292 years."""
+
+
+class News:
+    """What wakes whoever takes what the data plane has done: an eventfd."""
+
+    OPENS, FETCHED = 0, 1
+    """enum news in mountd/native/plane/plane.h."""
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
+
+    async def wait(self) -> None:
+        """Until something was done since this returned last, or `wake`."""
+        await trio.lowlevel.wait_readable(EXTENSION.plane_news_fd(self._kind))
+        EXTENSION.plane_news_heard(self._kind)
+
+    def wake(self) -> None:
+        """Have whoever waits look."""
+        EXTENSION.plane_news_tell(self._kind)
 
 
 class StagedObject(NamedTuple):
@@ -83,6 +104,8 @@ class Opened(NamedTuple):
     thread_id: int
     object_id: int = 0
     """Of the staged file whose use is to be noted; 0: of none."""
+    at_ns: int = 0
+    """`time.monotonic_ns()`."""
 
 
 class ReadProgress(NamedTuple):
@@ -140,6 +163,8 @@ class DataPlane:
     """If `take_events` gives so many there may be more."""
 
     def __init__(self) -> None:
+        self.news = News(News.OPENS)
+        """That something was answered."""
         self._runs = False
 
     @property
@@ -235,6 +260,10 @@ class DataPlane:
             return False
         return bool(EXTENSION.plane_put_object(number, inode, ctime_ns, size))
 
+    def distrust(self, inode: int) -> None:
+        """Files of this number, of which two states had one version, are fetched by us from now on."""
+        EXTENSION.plane_distrust(inode)
+
     def take_object(self, number: int) -> None:
         """It is about to change or go: nobody is answered from it any more when this returns."""
         EXTENSION.plane_take_object(number)
@@ -261,7 +290,7 @@ class DataPlane:
         """Opens that were answered and not told yet, some thousands at most, in their order; how many were lost before
         them since nobody asked."""
         found, lost = EXTENSION.plane_events()
-        return list(starmap(Opened, struct.iter_unpack("=QQQ", found))), lost
+        return list(starmap(Opened, struct.iter_unpack("=QQQq", found))), lost
 
     def figures(self) -> PlaneFigures:
         """What it has done so far."""

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.kernel.plane import News
 from hfs.mountd.native.extension import EXTENSION
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ _LONGEST_NS = 1 << 62
 _AHEAD_AT_ONCE = 64
 """MOST_WANTED in mountd/native/plane/python_fetch.c."""
 
-_ROW = struct.Struct("=QQQQQqqq")
+_ROW = struct.Struct("=QQQQQqqqq")
 """struct row in mountd/native/plane/python_fetch.c."""
 
 
@@ -41,6 +42,8 @@ class FetchKind(IntEnum):
     """It was known (its object has a number), has no bytes, or is no small file: nothing was read."""
     BROKEN = 4
     """It was read, and its object could not be written whole."""
+    GIVEN = 5
+    """It was read, and its bytes are given to us, who store them."""
 
 
 class Fetched(NamedTuple):
@@ -58,6 +61,8 @@ class Fetched(NamedTuple):
     inode: int
     ctime_ns: int
     checksum: int
+    data: bytes | None = None
+    """Of one that is `GIVEN`."""
 
 
 class FetchFigures(NamedTuple):
@@ -104,6 +109,8 @@ class KnownObject(NamedTuple):
     """Of the object."""
     file_mtime_ns: int
     file_ctime_ns: int
+    is_pythons: bool = False
+    """It holds them in another form, which the data plane cannot read."""
 
 
 class SmallFetches:
@@ -112,6 +119,8 @@ class SmallFetches:
     def __init__(self, reader: Credentials | None = None, *, wholly: bool = False) -> None:
         """`reader`: as whom the source is asked, if that is another user. `wholly`: see mountd/source/user_context.py,
         which says what is to be done before."""
+        self.news = News(News.FETCHED)
+        """That something has become of files."""
         self._reader = reader
         self._wholly = wholly
         self.runs = False
@@ -138,10 +147,6 @@ class SmallFetches:
             self.runs = False
             EXTENSION.plane_fetch_stop(int(patience_s * 1e9))
 
-    def pause(self, paused: bool) -> None:
-        """Opens come to us meanwhile: somebody wants to hear of each."""
-        EXTENSION.plane_fetch_pause(paused)
-
     def replace_hanging(self, limit_s: float) -> list[int]:
         """In a thread: give up what waits for the source for longer; who waits for it comes to us. The directories of
         threads that did."""
@@ -161,20 +166,22 @@ class SmallFetches:
         until_ns: int,
         valid_s: float,
         careful: bool,
+        prefix: bytes,
     ) -> bool:
         """Look at and fetch the small files of a directory, open as `fd`, until `until_ns` (CLOCK_MONOTONIC).
 
         `generation`: what was begun in a loan of another one is not entered in this one, and nobody waits for it.
         `settled_ns`: files with a younger ctime are ours: of whole seconds, and others. `valid_s`: for how long what is
         said of a name is good.
-        `careful`: a file is looked at before it is opened. False: it could not be lent.
+        `careful`: a file is looked at before it is opened. `prefix`: of the paths of its files. False: it could not be
+        lent.
         """
         if not self.runs:
             return False
         until_ns, valid_ns = min(until_ns, _LONGEST_NS), int(min(valid_s * 1e9, _LONGEST_NS // 4))
         try:
             EXTENSION.plane_lend(
-                directory_id, generation, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful
+                directory_id, generation, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful, prefix
             )
         except OSError:
             return False
@@ -194,6 +201,15 @@ class SmallFetches:
     def is_busy(self, directory_id: int, name: bytes) -> bool:
         """This file is being looked at, fetched or stored."""
         return bool(EXTENSION.plane_is_busy(directory_id, name))
+
+    def set_terms(self, *, pushes: bool, passes: bool, stores: bool) -> None:
+        """`pushes`: opens have all bytes put into the page cache. `passes`: opens of objects whose pages are not there
+        come to us. `stores`: it makes objects; else bytes are given to us."""
+        EXTENSION.plane_fetch_terms(pushes, passes, stores)
+
+    def place(self, owners: bytes, own: int) -> None:
+        """Files that another node of the job owns are ours: `owners` is a table of `policies.cluster.placement`."""
+        EXTENSION.plane_placement(owners, own)
 
     def take_fetched(self) -> list[Fetched]:
         """What has become of files since the last call, some hundreds at most, in their order."""
@@ -241,3 +257,8 @@ class SmallFetches:
     def figures(self) -> FetchFigures:
         """What it has now."""
         return FetchFigures(*EXTENSION.plane_fetch_figures())
+
+
+def let_go_of_staged_bytes() -> None:
+    """What was fetched ahead and stored is kept in memory no longer: nobody is about to read it."""
+    EXTENSION.plane_trim()

@@ -4,6 +4,8 @@ Event loop only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from hfs.mountd.base.version import Version
@@ -15,7 +17,11 @@ from hfs.mountd.namespace.namespace import Namespace
 class Believing:
     """Implements `source.doubts.Believer`."""
 
-    def __init__(self, cache: Cache, namespace: Namespace, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, cache: Cache, namespace: Namespace, nursery: trio.Nursery, distrust: Callable[[int], object]
+    ) -> None:
+        """`distrust(inode)`: files with this number are fetched by Python alone from now on."""
+        self._distrust = distrust
         self._cache = cache
         self._namespace = namespace
         self._nursery = nursery
@@ -31,6 +37,7 @@ class Believing:
 
     def refuted(self, version: Version) -> None:
         """They may be of two states."""
+        self._distrust(version.inode)
         self._cache.committer.disbelieve(version)
         self._namespace.tree.distrust(version)
         # Also where no name is known of it.

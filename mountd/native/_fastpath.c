@@ -350,8 +350,13 @@ static PyMethodDef methods[] = {
     {"plane_figures", plane_figures, METH_NOARGS,
      "plane_figures() -> the figures of `PlaneFigures` in mountd/kernel/plane.py, in its order: threads that run, nodes in "
      "the tables, and what was answered since the start."},
+    {"plane_news_fd", plane_news_fd, METH_O,
+     "plane_news_fd(kind) -> an eventfd that is readable when there is something to take: 0, opens and reads; 1, what has "
+     "become of files. It stays open. Raises OSError."},
+    {"plane_news_tell", plane_news_tell, METH_O, "plane_news_tell(kind): have whoever waits for it look."},
+    {"plane_news_heard", plane_news_heard, METH_O, "plane_news_heard(kind): all of it is taken next; what comes later is told anew."},
     {"plane_events", plane_events, METH_NOARGS,
-     "plane_events() -> (bytes, lost): node and thread id (uint64) of opens that were answered, the oldest first; how many "
+     "plane_events() -> (bytes, lost): node, thread id, object and time (64 bits each) of opens that were answered, the oldest first; how many "
      "were lost before them."},
     {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
     {"look", fastpath_look, METH_VARARGS,

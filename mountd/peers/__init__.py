@@ -10,6 +10,7 @@ from hfs.mountd.peers.cluster_view import ClusterView
 from hfs.mountd.peers.job import JobPeers
 from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.opening import Joining, Membership, end_mpi, open_joining
+from hfs.mountd.peers.owner_table import OwnerTable
 
 __all__ = [
     "Bytes",
@@ -18,6 +19,7 @@ __all__ = [
     "JobPeers",
     "Joining",
     "Membership",
+    "OwnerTable",
     "PeerAnswer",
     "end_mpi",
     "open_joining",

@@ -26,12 +26,13 @@ class OwnerTable:
         self.gone: set[int] = set()
         """Nodes that were lost."""
         self._run_in_thread = run_in_thread
-        self._table = agreed.nodes.table()
+        self.table = agreed.nodes.table()
+        """int32 [slots]: see `policies.cluster.placement`. Another one when a node was lost."""
 
     def owner(self, path: bytes, index: int) -> int:
         """The node that stages chunk `index` of the file at `path`, or NOBODY."""
         hashed = np.array([xxhash.xxh3_64_intdigest(path)], np.uint64)
-        found = int(owners(self._table, keys(hashed, np.array([index], np.int64)))[0])
+        found = int(owners(self.table, keys(hashed, np.array([index], np.int64)))[0])
         return NOBODY if found in self.gone else found  # the table is being made anew
 
     def owned_here(self, path: bytes, index: int) -> bool:
@@ -60,5 +61,5 @@ class OwnerTable:
             gone = frozenset(self.gone)
             table = await self._run_in_thread(self.agreed.nodes.table, gone)
             if gone == self.gone:  # else one more was lost meanwhile
-                self._table = table
+                self.table = table
                 return

@@ -10,13 +10,11 @@ from hfs.mountd.source.doubts import Rewritten
 from hfs.mountd.source.identity import FileSystemSeen, identify, is_private
 from hfs.mountd.source.listing import Block, Lister, Listing
 from hfs.mountd.source.metadata import MetadataReader
-from hfs.mountd.source.small import BatchProgress, SmallRead
 from hfs.mountd.source.source import LentDirectory, Source
 from hfs.mountd.source.threads import SourceThreads
 from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible
 
 __all__ = [
-    "BatchProgress",
     "Block",
     "FileSystemSeen",
     "LentDirectory",
@@ -25,7 +23,6 @@ __all__ = [
     "MetadataReader",
     "ReadingUser",
     "Rewritten",
-    "SmallRead",
     "Source",
     "SourceAsUser",
     "SourceThreads",

@@ -7,7 +7,6 @@ directory is opened by `beneath`, a name in it with O_NOFOLLOW. A file is named 
     metadata       what the source says of a name
     listings       the names in a directory
     files          one file, a large request of one version at a time
-    small_files    many whole files in one call
     file_systems   which ones are mounted at and below SOURCE
     doubts         what was read too soon after it was written
 
@@ -31,7 +30,6 @@ from hfs.mountd.source.file_systems import FileSystems
 from hfs.mountd.source.listing import Lister
 from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.reading import FileReader
-from hfs.mountd.source.small import SmallFileReader
 from hfs.mountd.source.threads import SourceThreads
 
 _MEET_LIMIT_S = 2.0
@@ -91,7 +89,7 @@ class Source:
             direct=direct != "off",
             large_bytes=large_bytes,
         )
-        self.small_files = SmallFileReader(self.directories, self.file_systems, self.doubts, threads, metrics)
+        self._has_devices = not os.fstatvfs(root_fd).f_flag & os.ST_NODEV  # opening one could do something there
         self._root_inode = os.fstat(root_fd).st_ino
         open_files.add(self.directories.let_go)
         open_files.add(self.idle_files.let_go)
@@ -125,7 +123,7 @@ class Source:
         if held.file_system:
             return None
         settled = self.file_systems.clock("").settled()
-        return LentDirectory(held, settled, is_careful=self.small_files.has_devices)
+        return LentDirectory(held, settled, is_careful=self._has_devices)
 
     async def statvfs(self) -> os.statvfs_result:
         """Size and room of the source. Raises SourceError, SourceTimeout."""

@@ -162,7 +162,7 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Touches(Message, frozen=True):
-    """Part of the answer to Record, in the order in which it happened."""
+    """Part of the answer to Record. Opens of small files may come some milliseconds behind what happened after them."""
 
     touches: list[Touch]
     lost: int = 0

@@ -1,6 +1,7 @@
 """`scripts/bench first-epoch`: small files that nobody has read before.
 
     cold     four readers of files of 110 KB, the source in memory, beside a server in C that does what a cache must
+    ways     the same under options of the mount, beside a mount without any
     images   JPEG files decoded, 2 and 8 workers, on each simulated storage
     small    a cache that holds a tenth, on each simulated storage
     batches  1 000 batches of 32 files from a simulated Lustre, with 2, 8 and 16 workers, without a hint and with one
@@ -17,12 +18,14 @@ from scripts.benchmarks import (
     first_epoch_objects,
     first_epoch_presets,
     first_epoch_warm,
+    first_epoch_ways,
 )
 
 RUNS = 5
 
 GROUPS = {
     "cold": first_epoch_cold.cold,
+    "ways": first_epoch_ways.ways,
     "batches": first_epoch_batches.batches,
     "images": first_epoch_presets.images,
     "small": first_epoch_presets.small,

@@ -84,6 +84,6 @@ def test_the_scripts_of_the_recipe_build_both(recipe: dict[str, Any], tmp_path: 
         )
         assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
     names = {path.name.partition(".")[0] for path in (inside.packages / "hfs_native").iterdir()}
-    assert {"_fastpath", "_small_files"} <= names
+    assert {"_fastpath"} <= names
     assert (inside.packages / "hfs/hint.py").exists()
     assert not any(inside.packages.rglob("with_libfuse"))

@@ -153,7 +153,14 @@ static void answer_queued(void) {
 
 static void free_outcomes(void) {
     struct fetched *next;
-    for (struct fetched *one = fetched_take(1000); one; one = next) next = one->next, free(one);
+    for (struct fetched *one = fetched_take(1000); one; one = next) {
+        next = one->next;
+        if (one->held) {
+            check(one->data, (size_t)one->seen.size, "given to Python");
+            contents_stored(one->held, 0);
+        }
+        free(one);
+    }
 }
 
 static int lend(void) {
@@ -190,11 +197,23 @@ static void take_leaf(uint64_t leaf) {
     if (open) counts_free((uint32_t)slot);
 }
 
+/* Files that other nodes of the job own, some of all. */
+static void own_some(unsigned *seed) {
+    static int32_t owners[PLACEMENT_SLOTS];
+    int32_t many = 1 + rand_r(seed) % 3;
+    for (size_t slot = 0; slot < PLACEMENT_SLOTS; slot++) owners[slot] = (int32_t)slot % many;
+    if (!placement_set(many > 1 ? owners : NULL, 0) && many == 1) fail("no memory is needed for nobody");
+}
+
 static void act(unsigned *seed, uint64_t *number) {
     char name[16];
     uint64_t directories[8], stuck[FETCH_WORKERS], first, end;
     name_of((unsigned)rand_r(seed) % FILES, name);
-    switch (rand_r(seed) % 16) {
+    switch (rand_r(seed) % 20) {
+    case 16: pushes_terms(rand_r(seed) % 4 != 0, rand_r(seed) % 2); break;
+    case 17: store_by_python(rand_r(seed) % 3 == 0); break;
+    case 18: own_some(seed); break;
+    case 19: news_heard(NEWS_FETCHED); break;
     case 0:
         recall();
         if (rand_r(seed) % 2) lend();
@@ -216,7 +235,7 @@ static void act(unsigned *seed, uint64_t *number) {
         break;
     case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
     case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8); break;
-    default: jobs_pause(rand_r(seed) % 4 == 0);
+    default: (void)jobs_under_way();
     }
     free_outcomes();
 }
@@ -247,6 +266,10 @@ static int begin(void) {
     int error = queue_open();
     if (!error) error = counts_attach(-1);
     queue_reset();
+    if (news_fd(NEWS_FETCHED) < 0) error = errno;
+    store_by_python(0);
+    pushes_terms(1, 0);
+    placement_set(NULL, 0);
     leaves_begin(FIRST_LEAF, 0);
     store_in(cache, 4096);
     staged_at(cache);
@@ -257,7 +280,6 @@ static int begin(void) {
 static void end(uint64_t numbers) {
     int64_t leaves;
     char name[16];
-    jobs_pause(0);
     store_in(-1, 0);
     staged_at(-1);
     workers_stop(INT64_C(10000000000));

@@ -6,6 +6,8 @@ import errno
 from dataclasses import dataclass
 from itertools import count
 
+import trio
+
 from hfs.mountd.kernel.plane import (
     Backing,
     Counted,
@@ -28,12 +30,18 @@ class Entry:
     last_ns: int = 0
 
 
+class _News:
+    async def wait(self) -> None:
+        await trio.sleep(0.05)  # virtual: tests put events into the lists
+
+
 class FakePlane:
     """`now_s` is the clock of the table. `open` and `release` are what the kernel does."""
 
     events_at_most = 512
 
     def __init__(self, *, runs: bool = True) -> None:
+        self.news = _News()
         self.runs = runs
         self.full = False
         """It takes nothing more."""

@@ -21,7 +21,6 @@ from hfs.mountd.base.version import Version
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.source.doubts import Doubts
 from hfs.mountd.source.listing import Listing
-from hfs.mountd.source.small import BatchProgress, SmallRead
 from hfs.policies.geometry import Extent
 from tests.support.pattern import pattern
 
@@ -55,7 +54,7 @@ class FakeSource:
 
     def __init__(self) -> None:
         self.source_id = ID
-        self.metadata = self.listings = self.files = self.small_files = self
+        self.metadata = self.listings = self.files = self
         self.directories = self.idle_files = self.file_systems = self
         self.doubts = Doubts(Metrics(), ttl_s=60)
         self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
@@ -71,12 +70,8 @@ class FakeSource:
         self.error: int | None = None
         self.threads = _Threads()
         self.released: list[Version] = []
-        self.batches: list[list[bytes]] = []
-        self.small_faults: dict[bytes, Callable[[], object] | int] = {}
-        self.named_s = 0.0
-        """How long a file is named before it is looked whether to hurry: a thread may lose its processor there."""
-        self.way_back_s = 0.0
-        """From the last file of a batch until the event loop has the answer."""
+        self.read_faults: dict[bytes, Callable[[], object] | int] = {}
+        """Path -> the errno of its next read, or what is to happen before it."""
 
     def file(self, path: bytes, inode: int, size: int, time_ns: int = 1) -> None:
         self.tree[path] = attributes(inode, size, time_ns=time_ns)
@@ -152,58 +147,14 @@ class FakeSource:
         path = _join(directory, name)
         self.reads.append((path, extent))
         await self._answer("read" if urgent else "read ahead", path)
+        fault = self.read_faults.pop(path, None)
+        if isinstance(fault, int):
+            raise SourceError(fault, "read")
+        if fault is not None:
+            fault()
         if path not in self.tree or self.tree[path].version(ID) != version:
             raise VersionChanged(f"{path!r}")
         into[: extent.size] = self.content(path, extent)
-
-    async def read_batch(
-        self,
-        places: Sequence[tuple[bytes, bytes]],
-        into: memoryview,
-        progress: BatchProgress,
-        *,
-        limit_bytes: int,
-        urgent: bool = False,
-    ) -> list[SmallRead]:
-        """Each file takes `delay_s`. `small_faults`: path -> the errno of its read, or what is to happen before it."""
-        self.batches.append([_join(*place) for place in places])
-        numbers = memoryview(progress.shared).cast("i")
-        if self.hang:
-            await trio.sleep(600)
-            raise SourceTimeout("read of small files")
-        found: list[SmallRead] = []
-        used = 0
-        for number, place in enumerate(places):
-            numbers[0] = number
-            await self._passes(self.named_s)
-            if numbers[1]:
-                break
-            path = _join(*place)
-            self.calls.append(("read small", path))
-            before = self.tree.get(path)
-            await trio.sleep(self.delay_s)
-            fault = self.small_faults.pop(path, None)
-            if callable(fault):
-                fault()
-            after = self.tree.get(path)
-            if before is None or fault is not None or before != after:
-                found.append(SmallRead(None, None))
-            elif not before.is_file or before.size > limit_bytes:
-                found.append(SmallRead(before, None))
-            elif before.size > len(into) - used:
-                break
-            else:
-                self.reads.append((path, Extent(0, before.size)))
-                into[used : used + before.size] = self.content(path, Extent(0, before.size))
-                found.append(SmallRead(before, into[used : used + before.size].toreadonly()))
-                used += -(-before.size // 4096) * 4096
-        numbers[0] = len(found) - 1
-        await self._passes(self.way_back_s)
-        return found
-
-    async def _passes(self, seconds: float) -> None:
-        if seconds:
-            await trio.sleep(seconds)
 
 
 def _join(directory: bytes, name: bytes) -> bytes:

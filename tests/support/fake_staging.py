@@ -57,9 +57,6 @@ class FakeStaging:
     def note(self, file: StagedFile, _directory: Attributes, _name: bytes, attributes: Attributes) -> None:
         self.noted.append((file, attributes))
 
-    def was_put(self, path: bytes) -> bool:
-        return path in self.put_paths
-
     def get_nowait(self, version: Version, path: bytes = b"") -> StagedFile | None:
         file = self.known.get(version)
         if file is None and self.in_memory:

@@ -198,10 +198,6 @@ class _CountedDisk(Disk):
             raise OSError(errno.EINVAL, "no direct reads")
         return super().open_read(number)
 
-    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[OSError | None]:
-        # One by one, so that each of its steps is an operation that may fail.
-        return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
-
     def sync_all(self) -> None:
         self._before("sync_all")
 

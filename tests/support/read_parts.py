@@ -131,7 +131,6 @@ async def daemon(
         journal=journal,
         missing=Impediments(lambda: None, lambda: None),
         becomes_stateless=lambda: None,
-        fetches_apart=False,
     )
     io_mode.choice = Choice("passthrough", "a test", final=True)
     async with trio.open_nursery() as nursery:
@@ -167,7 +166,7 @@ async def daemon(
             places=512,
             ahead=list,
             lend_soon=lambda _directory: None,
-            opened=lambda _node, _thread: False,
+            opened=lambda _node, _thread, _at_ns: False,
             lend=_is_not_lent,
         )
         ahead = FetchesAhead(
@@ -204,7 +203,7 @@ async def daemon(
             SimpleNamespace(read=lambda _node_id: None),  # type: ignore[arg-type]  # nobody has overlays here
             lambda _thread_id: False,
         )
-        opened_files = OpenedFiles(namespace, handles, cache, modes, observers, fetch.small_demand, queue, fake_plane)
+        opened_files = OpenedFiles(namespace, handles, cache, modes, observers, queue, fake_plane)
         delegations = Delegations(
             fake_plane,
             namespace,
@@ -231,7 +230,6 @@ async def daemon(
             cache,
             modes,
             SmallOpens(fetch.resolver, fetch.pusher, io_mode, queue),
-            fetch.small_demand,
             opened_files,
             delegations,
         )

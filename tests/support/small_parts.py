@@ -25,7 +25,6 @@ from tests.support.fetch_parts import FetchParts
 
 CHUNK = 64 << 10
 SIZE = 3000
-"""16 of them fill the buffer of a batch."""
 
 
 @dataclass
@@ -60,9 +59,9 @@ class Parts:
         found = self.fetch.resolver.peek(file, Extent(0, version.size)) if file is not None else None
         return memoryview(found.data) if found is not None and found.tier == "flight" else None
 
-    def by_itself(self) -> list[bytes]:
-        """What was read outside of a batch."""
-        return [path for what, path in self.source.calls if what in ("read", "read ahead")]
+    def read(self) -> list[bytes]:
+        """What was read from the source, in its order."""
+        return [path for path, _ in self.source.reads]
 
     def rest(self) -> None:
         """Nothing is under way any more, and nothing is kept."""

@@ -17,7 +17,6 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,7 +24,6 @@ from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.native import small_files as small_native
 from hfs.mountd.native.beneath import CACHED, How, open_now
 
 _OBJECTS = "objects"
@@ -48,9 +46,6 @@ _OVERLAY_MAGIC = 0x794C7630
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _OBJECT = How(os.O_RDONLY | _SAFELY, CACHED)
-
-
-_extension = small_native.load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,33 +140,14 @@ class Disk:
         os.unlink(name, dir_fd=self.directory)
         return fd
 
-    def write_new(self, numbers: Sequence[int], contents: Sequence[memoryview]) -> list[Stamp | OSError]:
-        """New small objects, each all of `contents[i]`, many at a time; how each was left, or what went wrong with it.
-
-        A fault of one does not stop the others, and leaves of it what it leaves. Never raises OSError.
-        """
-        if _extension is None:
-            return [self._write_one(number, data) for number, data in zip(numbers, contents, strict=True)]
-        paths = [object_name(number).encode() for number in numbers]
-        found = _extension.write(self.directory, paths, list(contents))
-        answers: list[Stamp | OSError] = []
-        for number, data, (fault, inode, ctime_ns) in zip(numbers, contents, found, strict=True):
-            if fault in (errno.EEXIST, errno.EMFILE, errno.ENFILE):
-                answers.append(self._write_one(number, data))
-            else:
-                answers.append(OSError(fault, os.strerror(fault)) if fault else Stamp(inode, ctime_ns))
-        return answers
-
-    def _write_one(self, number: int, data: memoryview) -> Stamp | OSError:
+    def write_new(self, number: int, data: memoryview) -> Stamp:
+        """A new small object, which is all of `data`; how it was left. After a fault some of it may be there."""
+        fd = self.open_write(number, create=True, direct=False)
         try:
-            fd = self.open_write(number, create=True, direct=False)
-            try:
-                self.io.write(fd, [data], 0)
-                left = os.fstat(fd)
-            finally:
-                self.io.close(fd)
-        except OSError as error:
-            return error
+            self.io.write(fd, [data], 0)
+            left = os.fstat(fd)
+        finally:
+            self.io.close(fd)
         return Stamp(left.st_ino, left.st_ctime_ns)
 
     def sync_all(self) -> None:

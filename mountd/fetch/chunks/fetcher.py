@@ -21,7 +21,6 @@ from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch.chunks.batches import Batches, Place
 from hfs.mountd.fetch.chunks.held import ChunkKey, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PagePusher, Push
@@ -69,8 +68,6 @@ class Fetcher:
         self._owners = owners
         self._metrics = metrics
         self._flights: SingleFlight[ChunkKey, memoryview] = SingleFlight(nursery)
-        self.batches = Batches()
-        """Small files that are being read together."""
         self.turns = FetchTurns()
         """Of fetches that nobody waits for."""
         self._waits = Waits(0, 0, 0)
@@ -85,7 +82,7 @@ class Fetcher:
     @property
     def in_flight(self) -> int:
         """Chunks being fetched now."""
-        return len(self._flights) + len(self.batches)
+        return len(self._flights)
 
     def is_coming(self, version: Version, index: int) -> bool:
         """True while the chunk is being fetched or waits for staging."""
@@ -108,9 +105,6 @@ class Fetcher:
         """
         key = (file.version, index)
         with self.reader_waits() if from_peers else contextlib.nullcontext():
-            data = await self._from_batch(node, file)
-            if data is not None:
-                return data
             return await self._flights.run(
                 key, lambda: self._fetch(key, node, file, None, push=push, from_peers=from_peers)
             )
@@ -141,12 +135,10 @@ class Fetcher:
     ) -> bool:
         key = (file.version, index)
         extent = chunk_extent(index, file.version.size, file.chunk_bytes)
-        await self._wait_batches(node)
         if push not in (Push.NOTHING, Push.NEVER):
             await self._pusher.wait_room(extent.size)
         async with self._owners.buffer_room(node, index, extent.size, urgent=False):
             into = await self._held.take(extent.size)
-            await self._wait_batches(node)  # one may have begun meanwhile; it waits for no memory any more
             if index in file.present or self.is_coming(file.version, index):
                 return False
             if goal is not Goal.STAGED and self._held.chunk(file.version, index) is not None:
@@ -178,23 +170,6 @@ class Fetcher:
                 return None
         return self._held.blocks.keep_if_whole(file.version, extent, into[: extent.size].toreadonly())
 
-    def land_nowait(
-        self, node: Node, file: StagedFile, data: memoryview, goal: Goal, *, wanted: bool, push: bool
-    ) -> bool:
-        """All bytes of a file of one chunk are here, read by a batch. True if staging has them, or takes them.
-
-        `wanted`: readers wait for them.
-        """
-        key = (file.version, 0)
-        staged = goal is not Goal.IN_MEMORY and self._stage(key, file, data)
-        soon = goal is not Goal.STAGED
-        if not staged and (wanted or soon):
-            # A copy: `data` keeps the buffer of the whole batch.
-            self._held.keep(key, memoryview(bytes(data)), soon=soon)
-        if (push or goal is Goal.IN_MEMORY) and data:
-            self._pusher.start_nowait(node, Extent(0, len(data)), data, Push.WHOLE)
-        return staged
-
     async def wait_scheduled(self, version: Version, index: int, comes: Callable[[], bool]) -> None:
         """Wait for a chunk that others have ordered, until it is here, or will not come by itself: `comes`."""
         key = (version, index)
@@ -221,24 +196,6 @@ class Fetcher:
             self._waits = self._waits.ended(waited_ns)
             self._metrics.add("source_wait_ns", waited_ns)
             self._metrics.add("source_waits")
-
-    # -- small files of a batch ---------------------------------------------------------------------------------------
-
-    async def _from_batch(self, node: Node, file: StagedFile) -> memoryview | None:
-        """The bytes of a small file that comes with a batch; None if it does not, and then nobody is fetching it."""
-        while (place := self._in_batch(node)) is not None:
-            data = await self.batches.hurried(place, file.version)
-            if data is not None:
-                return data
-            # It has left its batch; or that has ended without it, and it may be in the next one already.
-        return None
-
-    def _in_batch(self, node: Node) -> Place | None:
-        return next((place for place in node.places if place in self.batches), None) if len(self.batches) else None
-
-    async def _wait_batches(self, node: Node) -> None:
-        while (place := self._in_batch(node)) is not None:
-            await self.batches.wait(place)
 
     # -- one fetch ----------------------------------------------------------------------------------------------------
 

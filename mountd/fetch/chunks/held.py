@@ -69,10 +69,6 @@ class HeldChunks:
         """The reader for whom a chunk was held has had it."""
         self._soon.drop((version, index))
 
-    def reuse(self, size: int) -> None:
-        """Buffers of `size` whole pages will be taken again and again."""
-        self._buffers.reuse(size)
-
     async def take_urgent(self, size: int) -> memoryview:
         """A buffer of `size` bytes for a reader. What is kept only in case somebody wants it goes first.
 

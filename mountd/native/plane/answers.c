@@ -83,7 +83,7 @@ static int reply_open(const struct opens *entry, void *context) {
 /* A leaf that is past its time is Python's: it asks the source. */
 static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size) {
     struct leaf_place place;
-    if (jobs_paused() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (leaves_are_ended() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_fetch(header, size, monotonic_ns());
     int answered = contents_open(device, header->nodeid, &place, header, size, NULL);
     return answered < 0 ? jobs_fetch(header, size, monotonic_ns()) : answered;

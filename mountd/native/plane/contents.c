@@ -104,7 +104,7 @@ int contents_find(uint64_t leaf, const struct leaf_place *place) {
     uint64_t checksum, number = leaves_object(leaf);
     struct content *none;
     if (!number) number = staged_find(&place->seen, &checksum);
-    if (!number || !staged_knows(number)) return 0;
+    if (!number || number == STAGED_PYTHONS || !staged_knows(number)) return 0;
     struct content_facts facts = {.leaf = leaf, .number = number, .size = place->seen.size};
     int error = contents_put(&facts, NULL, &none);
     return !error || error == EEXIST;
@@ -270,16 +270,14 @@ static const char *bytes(struct content *content, char *buffer) {
     return buffer && staged_whole(content->facts.number, size_of(content), buffer) ? buffer : NULL;
 }
 
-/* Without the lock. 1: all bytes are in the page cache; 0: they are here, and were not put there; -1: they are not here. */
+/* Without the lock. 1: all are in the page cache; 0: they are here, and were not put there; -1: they are not here. */
 static int push(int device, struct content *content, char *buffer) {
     const char *data = bytes(content, buffer);
     return data ? !push_pages(device, content->facts.leaf, data, size_of(content)) : -1;
 }
 
 /* With the lock. */
-static int is_nowhere(struct content *content) {
-    return !content->is_taken && !content->data && !staged_knows(content->facts.number);
-}
+static int is_nowhere(struct content *content) { return !content->is_taken && !content->data && !staged_knows(content->facts.number); }
 
 static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_here, int is_to_fetch) {
     struct leaf_place place;
@@ -329,21 +327,23 @@ static int begin_push(struct content *content, const void *request, size_t size,
 int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer) {
     struct content *content = hold(leaf);
     if (!content) return 0;
+    struct object object;
     int answered = 0, is_begun = 0;
     pthread_mutex_lock(&content->lock);
-    int is_in_pages = content->is_pushed || !size_of(content);
+    int is_in_pages = content->is_pushed || !size_of(content) || !pushes_are_wanted();
+    int is_passed = size_of(content) && !content->data && pushes_are_passed() && staged_committed(content->facts.number, &object);
     if (content->is_pushing && !content->is_taken) {
         answered = wait_for_push(content, request, size);
     } else if (!is_in_pages && is_nowhere(content)) {
         content->facts.number = 0;
         answered = -1;
-    } else if (!content->is_taken) {
+    } else if (!content->is_taken && !is_passed) {
         is_begun = !is_in_pages && begin_push(content, request, size, buffer != NULL);
         answered = is_begun || answer_open(device, content, place, request);
     }
     end_if_empty(content);
-    if (is_begun && buffer) contents_push(device, content, buffer);
     if (!is_begun) let_go(content);
+    if (is_begun && buffer) contents_push(device, content, buffer);
     return answered;
 }
 

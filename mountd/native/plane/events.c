@@ -6,8 +6,34 @@
 #include "plane.h"
 
 #include <string.h>
+#include <sys/eventfd.h>
 
-#define EVENTS 65536 /* 1.5 MiB: a second of all that two dozen cores can open */
+#define EVENTS 65536 /* 2 MiB: a second of all that two dozen cores can open */
+
+static struct {
+    int fd, is_told; /* atomic */
+} news[NEWS] = {{-1, 0}, {-1, 0}};
+
+int news_fd(enum news of) {
+    int fd = __atomic_load_n(&news[of].fd, __ATOMIC_ACQUIRE);
+    if (fd >= 0) return fd;
+    fd = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC); /* what was told before nobody has heard */
+    __atomic_store_n(&news[of].fd, fd, __ATOMIC_RELEASE);
+    return fd;
+}
+
+/* After it has been put where it is taken from: whoever finds it told already has the others take this with theirs. */
+void news_tell(enum news of) {
+    int fd = __atomic_load_n(&news[of].fd, __ATOMIC_ACQUIRE);
+    if (fd >= 0 && !__atomic_exchange_n(&news[of].is_told, 1, __ATOMIC_ACQ_REL)) eventfd_write(fd, 1);
+}
+
+void news_heard(enum news of) {
+    eventfd_t count;
+    int fd = __atomic_load_n(&news[of].fd, __ATOMIC_ACQUIRE);
+    if (fd >= 0) eventfd_read(fd, &count);
+    __atomic_store_n(&news[of].is_told, 0, __ATOMIC_RELEASE);
+}
 
 static struct {
     pthread_mutex_t lock;
@@ -17,8 +43,9 @@ static struct {
 
 void events_add(uint64_t node, uint64_t thread_id, uint64_t object) {
     pthread_mutex_lock(&events.lock);
-    events.ring[events.added++ % EVENTS] = (struct event){node, thread_id, object};
+    events.ring[events.added++ % EVENTS] = (struct event){node, thread_id, object, monotonic_ns()};
     pthread_mutex_unlock(&events.lock);
+    news_tell(NEWS_OPENS);
 }
 
 size_t events_take(struct event *found, size_t most, uint64_t *lost) {
@@ -37,17 +64,20 @@ static struct {
 } served = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void served_add(uint64_t thread_id, int64_t bytes) {
+    int is_first = 0;
     if (!thread_id) return; /* in a pid namespace that we do not see */
     pthread_mutex_lock(&served.lock);
     for (size_t tries = 0, at = thread_id % SERVED_READERS; tries < SERVED_READERS; tries++, at = (at + 1) % SERVED_READERS) {
         struct served *reader = &served.readers[at];
         if (reader->thread_id && reader->thread_id != thread_id) continue;
+        is_first = !reader->thread_id;
         reader->thread_id = thread_id;
         reader->reads++;
         reader->bytes += bytes;
         break;
     }
     pthread_mutex_unlock(&served.lock);
+    if (is_first) news_tell(NEWS_OPENS);
 }
 
 size_t served_take(struct served *found) {

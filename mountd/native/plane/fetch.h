@@ -5,6 +5,7 @@
  *   owned.c     names in them that are Python's
  *   waiters.c   requests that are answered later
  *   workers.c   the threads that do it; they answer no other requests
+ *   placement.c which of them other nodes own
  *   source.c    one file of the source: opened, looked at, read, looked at again
  *   user.c      as whom that is done, if not as the daemon's own user
  *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
@@ -51,9 +52,11 @@ struct lent { /* a directory, and what holds for the files in it */
     int wants_acls;      /* somebody was asked for the ACL of a file in it; atomic */
     int users;           /* atomic; the table is one */
     int64_t leaves;      /* that were put here and Python has not been told of; atomic */
+    size_t prefix_size;  /* of the paths of its files, with its slash */
+    char *prefix;        /* from malloc; NULL: it is the root */
 };
 
-int lent_put(const struct lent *lent);                  /* 0, or an errno; the descriptor is ours then. Another one goes */
+int lent_put(const struct lent *lent); /* 0, or an errno; the descriptor and the prefix are ours then. Another one goes */
 /* 0, or ENOENT; its files are Python's from now on. `leaves`: as of lent_leaves. */
 int lent_take(uint64_t directory, int64_t *leaves);
 /* `put` puts a leaf there, and returns 0, or an errno; its is returned, or ENOENT: the directory was called back since. */
@@ -64,6 +67,14 @@ void lent_let_go(struct lent *lent);
 void lent_wants_acls(uint64_t directory); /* of files that are fetched from now on */
 int64_t lent_leaves(uint64_t directory);                /* those that Python has not been told of; it has now */
 size_t lent_count(void);
+
+/* ---- placement.c -------------------------------------------------------------------------------------------------- */
+
+#define PLACEMENT_BITS 18 /* policies/cluster/placement.py: _SLOT_BITS */
+#define PLACEMENT_SLOTS ((size_t)1 << PLACEMENT_BITS)
+
+int placement_set(const int32_t *owners, int32_t own); /* of each slot; NULL: no other node owns anything. 0: no memory */
+int placement_is_remote(const struct lent *lent, const char *name, size_t size); /* another node owns this file */
 
 /* ---- source.c ----------------------------------------------------------------------------------------------------- */
 
@@ -83,6 +94,7 @@ extern struct source_counts { /* what the source was asked for; atomic */
 int source_look(struct lent *lent, const char *name, struct file *file);
 /* SOURCE_OK: its data are the caller's; NULL of one that is empty, or is not small, or whose bytes an object has. */
 int source_fetch(struct lent *lent, const char *name, struct file *file);
+void source_distrusts(uint64_t inode); /* two states of it had one version: a file with this number is Python's */
 int source_is_available(void); /* 0: built without the checksum */
 uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */
 
@@ -108,6 +120,8 @@ struct stored { /* a new object */
     int64_t ctime_ns;
 };
 
+void store_by_python(int by_python); /* it gives each file another form: bytes are given to it, and written nowhere here */
+int store_is_pythons(void);
 void store_in(int directory_fd, uint64_t overhead_bytes); /* -1: nothing is stored any more */
 /* Numbers [first, end). Those that were granted before and not used come back in their place. */
 void store_grant(uint64_t *first, uint64_t *end);
@@ -126,7 +140,7 @@ int store_write(const char *data, size_t size, int at_once, struct stored *store
 
 /* ---- fetched.c ---------------------------------------------------------------------------------------------------- */
 
-enum fetched_kind { FETCHED_STORED = 0, FETCHED_UNSTORED = 1, FETCHED_NOTHING = 2, FETCHED_HERE = 3, FETCHED_BROKEN = 4 };
+enum fetched_kind { FETCHED_STORED = 0, FETCHED_UNSTORED = 1, FETCHED_NOTHING = 2, FETCHED_HERE = 3, FETCHED_BROKEN = 4, FETCHED_GIVEN = 5 };
 
 struct fetched { /* what has become of one file */
     struct fetched *next;
@@ -135,6 +149,8 @@ struct fetched { /* what has become of one file */
     uint64_t directory, generation, checksum;
     struct seen seen;
     struct stored stored;
+    const char *data; /* of FETCHED_GIVEN, for Python to store: */
+    struct content *held; /* to be told by contents_stored when Python has them */
     uint8_t name_size;
     char name[UINT8_MAX + 1];
 };
@@ -195,6 +211,11 @@ size_t contents_homeless(void); /* bytes that only memory has, and nobody has re
 
 /* ---- pushes.c ----------------------------------------------------------------------------------------------------- */
 
+/* Whether opens have all bytes put into the page cache, and whether those of committed objects are Python's, who has the kernel
+ * read such an object by itself. */
+void pushes_terms(int are_wanted, int are_passed);
+int pushes_are_wanted(void);
+int pushes_are_passed(void);
 int pushes_add(struct content *held);   /* to be pushed; 0: there is no thread for it, or too many wait */
 struct content *pushes_next(void);      /* waits; NULL: to end */
 void pushes_begin(int threads);         /* so many call pushes_next, or will */
@@ -264,8 +285,6 @@ size_t jobs_under_way(void);
 void jobs_ahead_at_most(size_t count); /* threads that fetch ahead, from now on; those that do go on */
 void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes);
 void jobs_end(void); /* nothing more is answered */
-void jobs_pause(int paused); /* opens of leaves are Python's meanwhile */
-int jobs_paused(void);
 
 /* ---- workers.c ---------------------------------------------------------------------------------------------------- */
 

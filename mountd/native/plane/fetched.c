@@ -16,6 +16,7 @@ void fetched_add(struct fetched *fetched) {
     *queue.last = fetched;
     queue.last = &fetched->next;
     pthread_mutex_unlock(&queue.lock);
+    news_tell(NEWS_FETCHED);
 }
 
 struct fetched *fetched_take(size_t most) {

@@ -99,9 +99,10 @@ static int wait_for(struct lent *lent, const char *name, size_t size, enum job_g
 }
 
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t size, size_t request_size) {
-    struct lent *lent = size && size <= UINT8_MAX && !jobs_paused() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
+    struct lent *lent = size && size <= UINT8_MAX && !leaves_are_ended() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
     if (!lent) return 0;
-    enum job_goal goal = follows_is_expected(header->pid) ? JOB_FETCH : JOB_LOOK;
+    int is_fetched = follows_is_expected(header->pid) && !placement_is_remote(lent, name, size);
+    enum job_goal goal = is_fetched ? JOB_FETCH : JOB_LOOK;
     return wait_for(lent, name, size, goal, waiter_of(header, request_size, 0));
 }
 
@@ -110,7 +111,8 @@ int jobs_fetch(const struct fuse_in_header *header, size_t request_size, int64_t
     if (!leaves_place(header->nodeid, good_at_ns, &place)) return 0;
     struct lent *lent = lent_hold(place.directory, monotonic_ns());
     if (!lent) return 0;
-    struct waiter *waiter = place.seen.size <= lent->largest ? waiter_of(header, request_size, header->nodeid) : NULL;
+    int is_ours = place.seen.size <= lent->largest && !placement_is_remote(lent, place.name, place.name_size);
+    struct waiter *waiter = is_ours ? waiter_of(header, request_size, header->nodeid) : NULL;
     return wait_for(lent, place.name, place.name_size, JOB_FETCH, waiter);
 }
 
@@ -137,7 +139,7 @@ static int more_ahead(void) { return jobs.ahead.first && jobs.running_ahead < jo
 void jobs_ahead(struct wanted *wanted, size_t count) {
     for (size_t i = 0; i < count; i++) {
         wanted[i].lent = wanted[i].size && wanted[i].size <= UINT8_MAX ? lent_hold(wanted[i].directory, monotonic_ns()) : NULL;
-        wanted[i].error = !wanted[i].lent ? ENOENT : is_here(&wanted[i]) ? EEXIST : 0;
+        wanted[i].error = !wanted[i].lent ? ENOENT : is_here(&wanted[i]) ? EEXIST : placement_is_remote(wanted[i].lent, wanted[i].name, wanted[i].size) ? EPERM : 0;
         if (wanted[i].lent && wanted[i].error) lent_let_go(wanted[i].lent);
     }
     pthread_mutex_lock(&jobs.lock);
@@ -304,6 +306,7 @@ int jobs_done(struct job *job, int number) {
     }
     if (!job->is_demand && stays) jobs.running_ahead--;
     pthread_mutex_unlock(&jobs.lock);
+    news_tell(NEWS_FETCHED); /* Python may wait for this name */
     lent_let_go(job->lent);
     free(job);
     return stays;
@@ -353,12 +356,6 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
 }
 
 size_t jobs_under_way(void) { return __atomic_load_n(&jobs.count, __ATOMIC_RELAXED); }
-
-static int paused; /* atomic */
-
-void jobs_pause(int is_paused) { __atomic_store_n(&paused, is_paused, __ATOMIC_RELEASE); }
-
-int jobs_paused(void) { return __atomic_load_n(&paused, __ATOMIC_ACQUIRE); }
 
 void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes) {
     pthread_mutex_lock(&jobs.lock);

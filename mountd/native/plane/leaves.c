@@ -146,6 +146,8 @@ void leaves_begin(uint64_t first, uint64_t first_kept) {
 
 void leaves_end(void) { __atomic_store_n(&ended, 1, __ATOMIC_RELEASE); }
 
+int leaves_are_ended(void) { return __atomic_load_n(&ended, __ATOMIC_ACQUIRE); }
+
 static int same_version(const struct seen *one, const struct seen *other) {
     return one->inode == other->inode && one->size == other->size && one->seconds[1] == other->seconds[1] &&
            one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];

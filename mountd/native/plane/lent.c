@@ -16,6 +16,7 @@ static struct table table = TABLE;
 void lent_let_go(struct lent *lent) {
     if (__atomic_sub_fetch(&lent->users, 1, __ATOMIC_ACQ_REL)) return;
     close(lent->fd);
+    free(lent->prefix);
     free(lent);
 }
 

@@ -222,6 +222,7 @@ int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
  * How many; the directory of each. */
 size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room);
 size_t leaves_count(void);
+int leaves_are_ended(void);
 size_t leaves_held(void); /* by the kernel */
 int leaves_is_id(uint64_t id); /* whether it is, or was, one of theirs */
 int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns);
@@ -259,6 +260,7 @@ struct staged_object { /* what an object is as long as it has these */
     int64_t ctime_ns;
     int is_committed; /* it is in the index, and stays over a crash */
     int is_right; /* its bytes were found to be as the checksum says; else they are compared at first use */
+    int is_pythons;  /* it holds them in another form, which Python alone can read */
     int has_version;
     struct staged_version version; /* of which it holds all bytes */
 };
@@ -272,7 +274,8 @@ int staged_knows(uint64_t number); /* with its checksum */
 int staged_committed(uint64_t number, struct object *object); /* 1: it is, and known with its version; what it is to be like */
 size_t staged_versions(void); /* how many have a version */
 struct staged_version staged_version_of(const struct seen *seen);
-uint64_t staged_find(const struct seen *seen, uint64_t *checksum); /* the object of this version; 0: there is none */
+#define STAGED_PYTHONS UINT64_MAX /* there is an object, which Python alone can read; 0: there is none */
+uint64_t staged_find(const struct seen *seen, uint64_t *checksum);
 /* As reads_read, of a node whose id was made of the number of such an object. */
 ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 /* The same of an object of `end` bytes. */
@@ -324,8 +327,13 @@ struct event { /* an open that was answered */
     uint64_t node;
     uint64_t thread_id; /* who has opened; 0: in a pid namespace that we do not see */
     uint64_t object;    /* whose use is to be noted; 0: none */
+    int64_t at_ns;      /* CLOCK_MONOTONIC */
 };
 
+enum news { NEWS_OPENS, NEWS_FETCHED, NEWS }; /* what Python waits for, each by an eventfd */
+int news_fd(enum news of);     /* -1: there can be none; see errno */
+void news_tell(enum news of);  /* there is something to take, or will be nothing more to wait for */
+void news_heard(enum news of); /* all that is there is taken next */
 void events_add(uint64_t node, uint64_t thread_id, uint64_t object);
 size_t events_take(struct event *events, size_t most, uint64_t *lost); /* the oldest; how many were lost before them */
 

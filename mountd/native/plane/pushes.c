@@ -16,6 +16,17 @@ static struct {
     int threads; /* 0: nothing is taken any more */
 } pushes = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
+static int wanted = 1, passed; /* atomic */
+
+void pushes_terms(int are_wanted, int are_passed) {
+    __atomic_store_n(&wanted, are_wanted, __ATOMIC_RELEASE);
+    __atomic_store_n(&passed, are_passed, __ATOMIC_RELEASE);
+}
+
+int pushes_are_wanted(void) { return __atomic_load_n(&wanted, __ATOMIC_ACQUIRE); }
+
+int pushes_are_passed(void) { return __atomic_load_n(&passed, __ATOMIC_ACQUIRE); }
+
 void pushes_begin(int threads) {
     pthread_mutex_lock(&pushes.lock);
     pushes.threads = threads;

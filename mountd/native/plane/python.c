@@ -212,6 +212,39 @@ PyObject *plane_free(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
+static int kind_of_news(PyObject *arg, enum news *of) {
+    long number = PyLong_AsLong(arg);
+    if (PyErr_Occurred()) return 0;
+    *of = (enum news)number;
+    if (number >= 0 && number < NEWS) return 1;
+    PyErr_SetString(PyExc_ValueError, "no such news");
+    return 0;
+}
+
+PyObject *plane_news_fd(PyObject *self, PyObject *arg) {
+    (void)self;
+    enum news of;
+    if (!kind_of_news(arg, &of)) return NULL;
+    int fd = news_fd(of);
+    return fd < 0 ? raise(errno) : PyLong_FromLong(fd);
+}
+
+PyObject *plane_news_tell(PyObject *self, PyObject *arg) {
+    (void)self;
+    enum news of;
+    if (!kind_of_news(arg, &of)) return NULL;
+    news_tell(of);
+    Py_RETURN_NONE;
+}
+
+PyObject *plane_news_heard(PyObject *self, PyObject *arg) {
+    (void)self;
+    enum news of;
+    if (!kind_of_news(arg, &of)) return NULL;
+    news_heard(of);
+    Py_RETURN_NONE;
+}
+
 PyObject *plane_events(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     static struct event found[MOST_EVENTS]; /* with the GIL held */

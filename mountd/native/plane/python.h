@@ -18,6 +18,9 @@ PyObject *plane_count(PyObject *self, PyObject *arg);
 PyObject *plane_closed(PyObject *self, PyObject *arg);
 PyObject *plane_free(PyObject *self, PyObject *arg);
 PyObject *plane_events(PyObject *self, PyObject *noargs);
+PyObject *plane_news_fd(PyObject *self, PyObject *arg);
+PyObject *plane_news_tell(PyObject *self, PyObject *arg);
+PyObject *plane_news_heard(PyObject *self, PyObject *arg);
 PyObject *plane_leaves_begin(PyObject *self, PyObject *args); /* these in python_leaves.c */
 PyObject *plane_progress(PyObject *self, PyObject *arg);
 PyObject *plane_put_object(PyObject *self, PyObject *args);

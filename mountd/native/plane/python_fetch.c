@@ -72,18 +72,22 @@ static PyObject *plane_lend(PyObject *self, PyObject *args) {
     unsigned long long directory, generation, device, largest;
     long long settled_ns, settled_fine_ns, until_ns, valid_ns;
     int fd, careful;
-    if (!PyArg_ParseTuple(args, "KKiKK(LL)LLp", &directory, &generation, &fd, &device, &largest, &settled_ns, &settled_fine_ns, &until_ns,
-                          &valid_ns, &careful))
+    const char *prefix;
+    Py_ssize_t prefix_size;
+    if (!PyArg_ParseTuple(args, "KKiKK(LL)LLpy#", &directory, &generation, &fd, &device, &largest, &settled_ns, &settled_fine_ns, &until_ns,
+                          &valid_ns, &careful, &prefix, &prefix_size))
         return NULL;
     struct lent lent = {
         .entry.node = directory, .generation = generation, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .device = device,
         .largest = largest < LARGEST_SMALL ? largest : LARGEST_SMALL, .settled_ns = settled_ns,
         .settled_fine_ns = settled_fine_ns, .until_ns = until_ns, .valid_ns = valid_ns, .careful = careful,
+        .prefix_size = (size_t)prefix_size, .prefix = prefix_size ? malloc((size_t)prefix_size) : NULL,
     };
-    if (lent.fd < 0) return raise(errno);
-    int error = lent_put(&lent);
-    if (!error) Py_RETURN_NONE;
-    close(lent.fd);
+    int error = lent.fd < 0 ? errno : prefix_size && !lent.prefix ? ENOMEM : 0;
+    if (!error && prefix_size) memcpy(lent.prefix, prefix, (size_t)prefix_size);
+    if (!error && !(error = lent_put(&lent))) Py_RETURN_NONE;
+    if (lent.fd >= 0) close(lent.fd);
+    free(lent.prefix);
     return raise(error);
 }
 
@@ -191,17 +195,55 @@ static PyObject *plane_fetched(PyObject *self, PyObject *noargs) {
     PyObject *found = PyList_New(0);
     for (struct fetched *next; first; first = next) {
         next = first->next;
-        PyObject *item = found ? Py_BuildValue("(iiKKy#y#KKLK)", (int)first->kind, first->ahead, (unsigned long long)first->directory,
+        PyObject *item = found ? Py_BuildValue("(iiKKy#y#KKLKy#)", (int)first->kind, first->ahead, (unsigned long long)first->directory,
                                                (unsigned long long)first->generation, first->name, (Py_ssize_t)first->name_size, (const char *)&first->seen,
                                                (Py_ssize_t)sizeof first->seen, (unsigned long long)first->stored.number,
                                                (unsigned long long)first->stored.inode, (long long)first->stored.ctime_ns,
-                                               (unsigned long long)first->checksum)
+                                               (unsigned long long)first->checksum, first->data, (Py_ssize_t)(first->data ? first->seen.size : 0))
                                : NULL;
         if (!item || PyList_Append(found, item) < 0) Py_CLEAR(found);
         Py_XDECREF(item);
+        if (first->held) contents_stored(first->held, 0);
         free(first);
     }
     return found;
+}
+
+static PyObject *plane_fetch_terms(PyObject *self, PyObject *args) {
+    (void)self;
+    int pushes, passes, stores;
+    if (!PyArg_ParseTuple(args, "ppp", &pushes, &passes, &stores)) return NULL;
+    pushes_terms(pushes, passes);
+    store_by_python(!stores);
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_placement(PyObject *self, PyObject *args) {
+    (void)self;
+    Py_buffer owners;
+    int own, is_set;
+    if (!PyArg_ParseTuple(args, "y*i", &owners, &own)) return NULL;
+    int is_whole = !owners.len || owners.len == (Py_ssize_t)(PLACEMENT_SLOTS * sizeof(int32_t));
+    is_set = is_whole && placement_set(owners.len ? owners.buf : NULL, own);
+    PyBuffer_Release(&owners);
+    if (is_set) Py_RETURN_NONE;
+    return is_whole ? raise(ENOMEM) : raise(EINVAL);
+}
+
+static PyObject *plane_trim(PyObject *self, PyObject *noargs) {
+    (void)self, (void)noargs;
+    Py_BEGIN_ALLOW_THREADS
+    contents_trim(contents_homeless());
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *plane_distrust(PyObject *self, PyObject *arg) {
+    (void)self;
+    uint64_t inode = PyLong_AsUnsignedLongLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    source_distrusts(inode);
+    Py_RETURN_NONE;
 }
 
 static PyObject *plane_store_in(PyObject *self, PyObject *args) {
@@ -238,21 +280,13 @@ static PyObject *plane_granted(PyObject *self, PyObject *noargs) {
     return Py_BuildValue("(KK)", (unsigned long long)numbers, (unsigned long long)bytes);
 }
 
-static PyObject *plane_fetch_pause(PyObject *self, PyObject *arg) {
-    (void)self;
-    int paused = PyObject_IsTrue(arg);
-    if (paused < 0) return NULL;
-    jobs_pause(paused);
-    Py_RETURN_NONE;
-}
-
 static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
     (void)self;
     Py_buffer rows;
     if (!PyArg_ParseTuple(args, "y*", &rows)) return NULL;
     const struct row {
         uint64_t number, inode, checksum, file_inode, size;
-        int64_t ctime_ns, file_mtime_ns, file_ctime_ns;
+        int64_t ctime_ns, file_mtime_ns, file_ctime_ns, is_pythons;
     } *each = rows.buf;
     Py_ssize_t count = rows.len / (Py_ssize_t)sizeof *each;
     int error = 0;
@@ -260,7 +294,7 @@ static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
     for (Py_ssize_t i = 0; i < count && !error; i++) {
         struct staged_object object = {
             .number = each[i].number, .inode = each[i].inode, .size = each[i].size, .checksum = each[i].checksum,
-            .ctime_ns = each[i].ctime_ns, .has_version = 1, .is_committed = 1,
+            .ctime_ns = each[i].ctime_ns, .has_version = 1, .is_committed = !each[i].is_pythons, .is_pythons = each[i].is_pythons != 0,
             .version = {each[i].file_inode, each[i].size, each[i].file_mtime_ns, each[i].file_ctime_ns},
         };
         error = staged_put(&object, 1);
@@ -333,7 +367,7 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},
     {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> bytes: threads that wait for the source for longer are given up, and files that wait"
      " for a thread; what waits for them is Python's. The directories (uint64) of the first."},
-    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, generation, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful): its small files are fetched here until then."},
+    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, generation, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful, prefix): its small files, whose paths begin with `prefix`, are fetched here until then."},
     {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
     {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
     {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
@@ -342,14 +376,19 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_disown", plane_disown, METH_VARARGS, "plane_disown(directory, names): Python has forgotten these."},
     {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directories, names) -> bytearray: of each name in its directory, at most 64: 0, it is fetched; or an"
      " errno: EEXIST, EPERM, ENOENT, EAGAIN."},
-    {"plane_fetch_pause", plane_fetch_pause, METH_O, "plane_fetch_pause(paused): opens of leaves are Python's meanwhile."},
-    {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, generation, name, seen, number, inode, ctime_ns, checksum)]: what has become of files."},
+    {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, generation, name, seen, number, inode, ctime_ns, checksum, data)]: what has become of"
+     " files; `data`: bytes that Python is to store, else None."},
+    {"plane_fetch_terms", plane_fetch_terms, METH_VARARGS, "plane_fetch_terms(pushes, passes, stores): whether opens put bytes into the page cache; whether those of objects without"
+     " pages there are Python's; whether objects are made here, or bytes given to Python."},
+    {"plane_placement", plane_placement, METH_VARARGS, "plane_placement(owners, own): the node (int32) that owns each slot, and this one; empty: there is no other."},
+    {"plane_trim", plane_trim, METH_NOARGS, "plane_trim(): bytes that objects have as well are kept in memory no longer."},
+    {"plane_distrust", plane_distrust, METH_O, "plane_distrust(inode): files with this number are Python's."},
     {"plane_store_in", plane_store_in, METH_VARARGS, "plane_store_in(fd, overhead_bytes): objects are made and read in this directory; -1: not any more."},
     {"plane_grant", plane_grant, METH_VARARGS, "plane_grant(first, end) -> (first, end): numbers of new objects; those that were not used."},
     {"plane_grant_room", plane_grant_room, METH_O, "plane_grant_room(bytes): so much more room for them."},
     {"plane_granted", plane_granted, METH_NOARGS, "plane_granted() -> (numbers, bytes): what is left of it."},
-    {"plane_put_versions", plane_put_versions, METH_VARARGS, "plane_put_versions(rows): objects of the index, 8 x 64 bits each: number, inode, checksum, inode of the file, size, ctime_ns,"
-     " mtime_ns and ctime_ns of the file."},
+    {"plane_put_versions", plane_put_versions, METH_VARARGS, "plane_put_versions(rows): objects of the index, 9 x 64 bits each: number, inode, checksum, inode of the file, size, ctime_ns,"
+     " mtime_ns and ctime_ns of the file, and whether Python alone can read it."},
     {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
     {"plane_named", plane_named, METH_O, "plane_named(slot) -> (directory, name, seen) or None: of a leaf that an earlier daemon has opened."},
     {"plane_fetch_ahead_at_most", plane_fetch_ahead_at_most, METH_O, "plane_fetch_ahead_at_most(count): so many threads fetch ahead from now on."},

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -54,9 +55,28 @@ static int is_same(const struct statx *one, const struct statx *other) {
            one->stx_ctime.tv_sec == other->stx_ctime.tv_sec && one->stx_ctime.tv_nsec == other->stx_ctime.tv_nsec;
 }
 
+static struct table distrusted = TABLE;
+static int distrusts_all; /* there was no memory to tell which; atomic */
+
+void source_distrusts(uint64_t inode) {
+    struct entry *entry = malloc(sizeof *entry);
+    if (entry) entry->node = inode;
+    int error = entry ? table_put(&distrusted, entry, 1) : ENOMEM;
+    if (error) free(entry);
+    if (error && error != EEXIST) __atomic_store_n(&distrusts_all, 1, __ATOMIC_RELEASE);
+}
+
+static int is_distrusted(uint64_t inode) {
+    struct shard *held;
+    if (__atomic_load_n(&distrusts_all, __ATOMIC_ACQUIRE)) return 1;
+    if (!table_count(&distrusted) || !table_hold(&distrusted, inode, &held)) return 0;
+    table_let_go(held);
+    return 1;
+}
+
 static int is_ordinary(const struct lent *lent, const struct seen *seen) {
     const int64_t second = 1000000000, *seconds = seen->seconds;
-    if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device) return 0;
+    if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device || is_distrusted(seen->inode)) return 0;
     if (seconds[2] < 0 || seconds[2] > INT64_MAX / second - 1) return 0;
     if (seconds[1] < INT64_MIN / second + 1 || seconds[1] > INT64_MAX / second - 1) return 0;
     return seconds[2] * second + seen->parts[2] <= (seen->parts[2] ? lent->settled_fine_ns : lent->settled_ns);
@@ -90,7 +110,7 @@ int source_look(struct lent *lent, const char *name, struct file *file) {
     }
     if (!error) file->number = staged_find(&file->seen, &file->checksum);
     __atomic_store_n(&lent->is_staged, file->number != 0, __ATOMIC_RELAXED);
-    return error;
+    return file->number == STAGED_PYTHONS ? SOURCE_PYTHONS : error;
 }
 
 /* To its end, wherever that is: a file may have fewer or more bytes than it says. */
@@ -111,7 +131,7 @@ static int fetch(const struct lent *lent, int fd, struct file *file) {
     note(&before, &file->seen);
     if (!is_ordinary(lent, &file->seen)) return SOURCE_PYTHONS;
     file->number = staged_find(&file->seen, &file->checksum);
-    if (file->number) return SOURCE_OK;
+    if (file->number) return file->number == STAGED_PYTHONS ? SOURCE_PYTHONS : SOURCE_OK;
     size_t size = (size_t)file->seen.size;
     if (size && size <= lent->largest) file->data = buffer_take(size);
     if (size && !file->data) return SOURCE_OK;

@@ -25,6 +25,7 @@ struct named { /* an object by its version */
     struct entry entry; /* by a hash of that; of two that have the same one is not found */
     struct staged_version version;
     uint64_t number, checksum;
+    int is_pythons;
 };
 
 static struct table table = TABLE, versions = TABLE;
@@ -61,7 +62,7 @@ static void forget_version(const struct staged_object *object) {
 static void note_version(const struct staged_object *object) {
     struct named *named = object->has_version ? malloc(sizeof *named) : NULL;
     if (!named) return;
-    *named = (struct named){.entry.node = key_of(&object->version), .version = object->version, .number = object->number, .checksum = object->checksum};
+    *named = (struct named){.entry.node = key_of(&object->version), .version = object->version, .number = object->number, .checksum = object->checksum, .is_pythons = object->is_pythons};
     if (table_put(&versions, &named->entry, 1))
         free(named);
     else
@@ -109,7 +110,7 @@ int staged_knows(uint64_t number) {
     struct shard *held;
     struct staged *staged = (struct staged *)table_hold(&table, number, &held);
     if (!staged) return 0;
-    int knows = staged->object.has_version;
+    int knows = staged->object.has_version && !staged->object.is_pythons;
     table_let_go(held);
     return knows;
 }
@@ -122,7 +123,7 @@ int staged_committed(uint64_t number, struct object *object) {
     const struct staged_object *known = &staged->object;
     *object = (struct object){.fd = directory, .inode = known->inode, .size = known->size, .ctime_ns = known->ctime_ns};
     snprintf(object->name, sizeof object->name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
-    int may = known->has_version && __atomic_load_n(&known->is_committed, __ATOMIC_RELAXED);
+    int may = known->has_version && !known->is_pythons && __atomic_load_n(&known->is_committed, __ATOMIC_RELAXED);
     table_let_go(held);
     return may;
 }
@@ -136,7 +137,7 @@ uint64_t staged_find(const struct seen *seen, uint64_t *checksum) {
     struct named *named = (struct named *)table_hold(&versions, key_of(&version), &held);
     if (!named) return 0;
     int is_it = !memcmp(&named->version, &version, sizeof version);
-    uint64_t number = is_it ? named->number : 0;
+    uint64_t number = !is_it ? 0 : named->is_pythons ? STAGED_PYTHONS : named->number;
     if (is_it) *checksum = named->checksum;
     table_let_go(held);
     return number;
@@ -165,7 +166,7 @@ static ssize_t read_object(int directory, const struct staged_object *staged, ui
 static int read_whole(int directory, struct staged *staged, char *buffer) {
     const struct staged_object *object = &staged->object;
     size_t size = (size_t)object->size;
-    if (size > ANSWER_BYTES || read_object(directory, object, 0, size, buffer) != (ssize_t)size) return 0;
+    if (object->is_pythons || size > ANSWER_BYTES || read_object(directory, object, 0, size, buffer) != (ssize_t)size) return 0;
     if (__atomic_load_n(&staged->object.is_right, __ATOMIC_RELAXED)) return 1;
     if (!object->has_version || checksum_of(buffer, size) != object->checksum) return 0;
     __atomic_store_n(&staged->object.is_right, 1, __ATOMIC_RELAXED);

@@ -25,7 +25,11 @@ static struct {
     uint64_t overhead, next, end, bytes;
 } store = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .is_dry = 1};
 
-static int is_at_once; /* atomic */
+static int is_at_once, is_pythons; /* atomic */
+
+void store_by_python(int by_python) { __atomic_store_n(&is_pythons, by_python, __ATOMIC_RELEASE); }
+
+int store_is_pythons(void) { return __atomic_load_n(&is_pythons, __ATOMIC_ACQUIRE); }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

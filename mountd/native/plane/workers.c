@@ -47,6 +47,13 @@ static struct fetched *outcome_of(const struct job *job, const struct file *file
 static void store(struct job *job, const struct file *file, const char *data, struct content *held) {
     struct fetched *outcome = outcome_of(job, file);
     struct stored stored = {0, 0, 0};
+    if (outcome && store_is_pythons()) {
+        outcome->kind = FETCHED_GIVEN;
+        outcome->data = data;
+        outcome->held = held;
+        fetched_add(outcome);
+        return;
+    }
     int at_once = !job->is_demand && store_is_at_once();
     if (outcome && !store_has_room((size_t)file->seen.size)) {
         __atomic_store_n(&job->began_ns, monotonic_ns(), __ATOMIC_RELAXED); /* it does not hang in the source */

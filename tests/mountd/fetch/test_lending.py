@@ -21,7 +21,6 @@ class Asked:
     def __init__(self) -> None:
         self.directories: list[bytes] = []
         self.threads = SimpleNamespace(open_files=SimpleNamespace(shares=SimpleNamespace(lent=8)))
-        self.doubts = SimpleNamespace(rewritten=())
 
     async def learn(self, _node: Node) -> None:
         pass
@@ -44,7 +43,16 @@ async def test_a_directory_in_which_very_many_names_are_nodes_is_not_lent(monkey
     monkeypatch.setattr(lending, "_MOST_NODES", 5)
     asked: Any = Asked()
     on: Any = SimpleNamespace(runs=True, on=True, lookups=asked)
-    terms = LendingTerms(lambda: True, lambda: False, 1 << 20, 10.0, lambda _directory: [])
+    terms = LendingTerms(
+        is_wanted=lambda: True,
+        passes=lambda: False,
+        pushes=True,
+        stores=lambda: True,
+        owners=None,
+        limit_bytes=1 << 20,
+        ttl_s=10.0,
+        under_way=lambda _directory: [],
+    )
     async with trio.open_nursery() as nursery:
         loans = Lending(on, on, asked, asked, terms, on, nursery)
         for nodes in (5, 6):

@@ -30,7 +30,7 @@ async def ensure(parts: Parts, goal: Goal) -> Ensured:
 
 
 def reads(parts: Parts) -> int:
-    return len(parts.by_itself())
+    return len(parts.read())
 
 
 @pytest.mark.parametrize("goal", [Goal.STAGED, Goal.HERE])

@@ -1,4 +1,4 @@
-"""Small files are staged in batches: each once, and none of two versions."""
+"""Small files that the data plane does not fetch: each is read once, and none of two versions."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout, StagingError
-from hfs.mountd.fetch import BATCH_FILES, Become
+from hfs.mountd.base.errors import SourceError, SourceTimeout, StagingError, VersionChanged
+from hfs.mountd.fetch import Become, Goal
+from hfs.policies.geometry import Extent
 from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
 
 
-async def test_files_are_staged_without_a_stat_of_each_and_known_afterwards() -> None:
+async def test_files_are_staged_and_known_afterwards() -> None:
     async with parts_of(tree()) as parts:
         assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 4
         await trio.testing.wait_all_tasks_blocked()
-        assert parts.source.batches == [names(4)]
+        assert sorted(parts.read()) == names(4)
         assert all(map(parts.is_right, names(4)))
         calls = len(parts.source.calls)
-        assert [(await parts.namespace.lookups.resolve(name)).attributes.inode for name in names(4)] == [
-            100,
-            101,
-            102,
-            103,
-        ]
+        found = [(await parts.namespace.lookups.resolve(name)).attributes.inode for name in names(4)]
+        assert found == [100, 101, 102, 103]
         assert len(parts.source.calls) == calls  # looked up from memory
         parts.rest()
 
@@ -39,32 +36,35 @@ async def test_what_is_known_and_staged_does_not_reach_the_source() -> None:
         assert parts.source.calls == []
 
 
-async def test_many_files_go_in_batches_of_bounded_size() -> None:
+async def test_many_files_are_fetched_some_at_a_time() -> None:
     async with parts_of(tree(40)) as parts:
+        for name in names(40):
+            await parts.namespace.lookups.resolve(name)
+        parts.source.delay_s = 1
+        began_s = trio.current_time()
         assert become(await parts.stage(*names(40))) == [Become.FETCHED] * 40
-        assert [len(batch) for batch in parts.source.batches] == [BATCH_FILES, BATCH_FILES, 8]
-    async with parts_of(tree(6, 20_000)) as parts:  # three of them fill the buffer of a batch
-        assert become(await parts.stage(*names(6))) == [Become.FETCHED] * 6
+        assert trio.current_time() - began_s == pytest.approx(3)  # sixteen, sixteen and eight
         await trio.testing.wait_all_tasks_blocked()
-        assert all(map(parts.is_right, names(6)))
+        assert all(map(parts.is_right, names(40)))
         parts.rest()
 
 
 async def test_one_file_named_twice_is_read_once() -> None:
     async with parts_of(tree(1)) as parts:
         assert become(await parts.stage(b"d/0", b"/d//0", b"d/0")) == [Become.FETCHED] * 3
-        assert parts.source.calls.count(("read small", b"d/0")) == 1
+        assert parts.read() == [b"d/0"]
 
 
 async def test_hard_links_of_one_file_are_staged_once() -> None:
     source = tree(1)
     source.file(b"d/link", 100, SIZE)
     async with parts_of(source) as parts:
-        assert become(await parts.stage(b"d/0", b"d/link")) == [Become.FETCHED, Become.HERE]
+        assert sorted(become(await parts.stage(b"d/0", b"d/link")), key=str) == [Become.FETCHED, Become.HERE]
+        assert len(parts.read()) == 1
         assert len(parts.staging.queue) <= 1
 
 
-async def test_two_batches_with_the_same_file_read_it_once() -> None:
+async def test_two_who_want_the_same_files_have_each_read_once() -> None:
     async with parts_of(tree()) as parts, trio.open_nursery() as nursery:
         found: list[list[object]] = []
 
@@ -74,8 +74,8 @@ async def test_two_batches_with_the_same_file_read_it_once() -> None:
         nursery.start_soon(stage, *names(4))
         nursery.start_soon(stage, *names(4))
         await trio.sleep(1)
-        assert sorted(found, key=str) == sorted([[Become.FETCHED] * 4, [Become.HERE] * 4], key=str)
-        assert [call for call in parts.source.calls if "read" in call[0]] == [("read small", name) for name in names(4)]
+        assert sorted(str(one) for some in found for one in some) == ["Become.FETCHED"] * 4 + ["Become.HERE"] * 4
+        assert sorted(parts.read()) == names(4)
 
 
 # -- what goes wrong with one file -----------------------------------------------------------------------------------
@@ -99,19 +99,21 @@ async def test_a_path_that_names_no_file_is_an_error_of_its_own(path: bytes) -> 
         assert isinstance(refused, SourceError)
 
 
-async def test_a_fault_that_passes_is_tried_again_by_itself() -> None:
+async def test_a_fault_of_one_file_is_its_own() -> None:
     async with parts_of(tree()) as parts:
-        parts.source.small_faults[b"d/2"] = errno.EIO
-        assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 4
-        assert parts.by_itself() == [b"d/2"]
+        parts.source.read_faults[b"d/2"] = errno.EIO
+        assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 2 + [SourceError, Become.FETCHED]
+        assert become(await parts.stage(b"d/2")) == [Become.FETCHED]
         await trio.testing.wait_all_tasks_blocked()
         assert all(map(parts.is_right, names(4)))
 
 
-async def test_a_file_that_changes_while_it_is_read_is_read_again() -> None:
+async def test_a_file_that_changes_while_it_is_read_is_never_two_versions() -> None:
     async with parts_of(tree()) as parts:
-        parts.source.small_faults[b"d/1"] = lambda: parts.source.file(b"d/1", 101, SIZE + 7, time_ns=9)
-        assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 4
+        parts.source.read_faults[b"d/1"] = lambda: parts.source.file(b"d/1", 101, SIZE + 7, time_ns=9)
+        assert become(await parts.stage(*names(4)))[1] is VersionChanged
+        await trio.sleep(61)
+        assert become(await parts.stage(b"d/1")) == [Become.FETCHED]
         await trio.testing.wait_all_tasks_blocked()
         assert all(map(parts.is_right, names(4)))
 
@@ -123,7 +125,7 @@ async def test_a_large_file_is_left_to_whoever_reads_chunks(size: int) -> None:
     async with parts_of(source) as parts:
         assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 3 + [Become.LARGE]
         assert become(await parts.stage(b"d/3")) == [Become.LARGE]
-        assert len(parts.source.batches) == 1  # it was known the second time
+        assert len(parts.read()) == 3
 
 
 async def test_an_empty_file_has_nothing_to_fetch() -> None:
@@ -131,39 +133,6 @@ async def test_an_empty_file_has_nothing_to_fetch() -> None:
     source.file(b"d/0", 100, 0)
     async with parts_of(source) as parts:
         assert become(await parts.stage(*names(2))) == [Become.HERE, Become.FETCHED]
-
-
-async def test_what_is_newer_than_a_batch_is_not_put_back() -> None:
-    async with parts_of(tree()) as parts:
-        parts.source.delay_s = 1
-
-        def changed() -> None:
-            parts.source.file(b"d/0", 100, SIZE + 1, time_ns=5)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(parts.stage, *names(4))
-            await trio.sleep(3.5)  # the directory was looked up, d/0 was read
-            changed()
-            node = await parts.namespace.lookups.resolve(b"d/0")
-            assert node.attributes.size == SIZE + 1
-        await trio.testing.wait_all_tasks_blocked()
-        assert (await parts.namespace.lookups.resolve(b"d/0")) is node
-        assert not node.stale
-        assert parts.is_right(b"d/0")
-
-
-async def test_what_somebody_looks_up_while_it_is_read_is_not_read_again() -> None:
-    """The look-up is under way when the batch comes back, and the name was not known: its answer is waited for."""
-    async with parts_of(tree()) as parts:
-        await parts.namespace.lookups.resolve(b"d")
-        parts.source.delay_s = 1
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(parts.stage, *names(4))
-            await trio.sleep(3.5)  # the last one is being read
-            assert (await parts.namespace.lookups.resolve(b"d/1")).attributes.size == SIZE
-        await trio.testing.wait_all_tasks_blocked()
-        assert parts.by_itself() == []
-        assert all(map(parts.is_right, names(4)))
 
 
 async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
@@ -175,9 +144,7 @@ async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
             nursery.start_soon(parts.demand, b"d/1")
             await trio.sleep(0.5)
             assert become(await parts.stage(*names(4)))[1] is Become.HERE
-        assert parts.by_itself() == [b"d/1"]
-        small = [path for what, path in parts.source.calls if what == "read small"]
-        assert sorted(small) == sorted(set(names(4)) - {b"d/1"})
+        assert sorted(parts.read()) == names(4)
 
 
 async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
@@ -192,15 +159,21 @@ async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
 # -- a cache that does not take it -----------------------------------------------------------------------------------
 
 
-async def test_a_full_cache_is_not_filled_and_soon_not_read_for() -> None:
+async def test_a_full_cache_is_not_filled_nor_read_for() -> None:
     async with parts_of(tree(40)) as parts:
         parts.staging.room_bytes = 3 * SIZE
         outcomes = become(await parts.stage(*names(40)))
-        assert outcomes == [Become.FETCHED] * 3 + [StagingError] * 37
-        assert len(parts.source.batches) == 1
+        assert (
+            sorted(map(str, outcomes))
+            == ["<class 'hfs.mountd.base.errors.StagingError'>"] * 37 + ["Become.FETCHED"] * 3
+        )
+        read = len(parts.read())
+        assert read <= 16
+        assert become(await parts.stage(*names(40))).count(StagingError) == 37
+        assert len(parts.read()) == read
         parts.staging.room_bytes = 100 * SIZE
         await trio.testing.wait_all_tasks_blocked()
-        assert become(await parts.stage(*names(40))) == [Become.HERE] * 3 + [Become.FETCHED] * 37
+        assert become(await parts.stage(*names(40))).count(Become.FETCHED) == 37
 
 
 async def test_buffers_are_given_back_when_all_is_written() -> None:
@@ -220,3 +193,72 @@ async def test_pages_are_pushed_only_where_the_kernel_knows_the_file() -> None:
         await parts.stage(*names(4))
         await trio.testing.wait_all_tasks_blocked()
         assert parts.pushed == [b"d/1"]
+
+
+# -- and their readers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_reader_waits_for_its_file_alone_and_nothing_is_read_twice() -> None:
+    async with parts_of(tree(40)) as parts:
+        for name in names(40):
+            await parts.namespace.lookups.resolve(name)
+        parts.source.delay_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.stage, *names(40))
+            await trio.sleep(0.5)
+            for name in (b"d/2", b"d/39"):  # one that is being read, and one whose turn has not come
+                start_s = trio.current_time()
+                assert await parts.demand(name) == parts.source.content(name, Extent(0, SIZE))
+                assert trio.current_time() - start_s <= 1
+        assert sorted(parts.read()) == sorted(names(40))
+
+
+async def test_without_a_time_to_live_each_call_asks_anew() -> None:
+    async with parts_of(tree(2), ttl_s=0) as parts:
+        assert become(await parts.stage(*names(2))) == [Become.FETCHED] * 2
+        await trio.testing.wait_all_tasks_blocked()
+        parts.source.file(b"d/0", 100, SIZE, time_ns=7)
+        assert become(await parts.stage(*names(2))) == [Become.FETCHED, Become.HERE]
+        await trio.testing.wait_all_tasks_blocked()
+        assert all(map(parts.is_right, names(2)))
+
+
+@pytest.mark.parametrize("swept", [False, True])
+async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(swept: bool) -> None:
+    """Epochs are longer than names are believed."""
+    source = tree(40)
+    async with parts_of(source) as parts:
+        await parts.stage(*names(40))
+        await trio.sleep(61)
+        if swept:
+            assert await parts.namespace.names.sweep() == 40
+        assert become(await parts.stage(*names(40))) == [Become.HERE] * 40
+        assert sorted(path for path, _ in source.reads) == sorted(names(40))
+        source.file(b"d/7", 107, SIZE, time_ns=2)
+        await trio.sleep(61)
+        await parts.stage(*names(40))
+        assert len(source.reads) == 41
+        await trio.testing.wait_all_tasks_blocked()
+        assert parts.is_right(b"d/7")
+
+
+async def test_what_is_only_held_is_answered_from_memory_and_not_staged() -> None:
+    async with parts_of(tree(4)) as parts:
+        for _ in range(2):
+            outcomes = await parts.fetch.small_files.stage_paths(names(4), Goal.IN_MEMORY, push=False)
+        assert become(outcomes) == [Become.HERE] * 4
+        assert not parts.staging.queue
+        assert not parts.staging.chunks
+        assert await parts.demand(b"d/3") == parts.source.content(b"d/3", Extent(0, SIZE))
+        assert sorted(parts.read()) == names(4)
+
+
+async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
+    source = tree(20)
+    async with parts_of(source) as parts:
+        parts.staging.all_in_memory = False
+        for i in range(10, 20):
+            version = source.tree[b"d/%d" % i].version(source.source_id)
+            (await parts.staging.files.get(version, b"d/%d" % i)).present.add_all()
+        assert become(await parts.stage(*names(20))) == [Become.FETCHED] * 10 + [Become.HERE] * 10
+        assert sorted(parts.read()) == sorted(names(10))

@@ -36,7 +36,10 @@ async def test_files_are_staged_in_the_order_of_their_use() -> None:
         wanted = np.random.default_rng(1).permutation(40).tolist()
         await told(learner, order(wanted))
         await trio.sleep(10)
-        assert [path for path, _ in parts.source.reads] == [b"d/%d" % i for i in wanted]
+        read = [int(path[2:]) for path, _ in parts.source.reads]
+        assert sorted(read) == sorted(wanted)
+        # Sixteen are fetched at a time, in whatever order.
+        assert all(abs(read.index(i) - place) < 16 for place, i in enumerate(wanted))
         assert learner.shown()["staged_share"] == 1.0
         assert parts.metrics["hinted_bytes"] == 40 * SIZE
 
