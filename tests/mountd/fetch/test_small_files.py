@@ -259,6 +259,6 @@ async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
         parts.staging.all_in_memory = False
         for i in range(10, 20):
             version = source.tree[b"d/%d" % i].version(source.source_id)
-            (await parts.staging.files.get(version, b"d/%d" % i)).present.add_all()
+            (await parts.staging.files.get(version, b"d/%d" % i)).present.add(0)
         assert become(await parts.stage(*names(20))) == [Become.FETCHED] * 10 + [Become.HERE] * 10
         assert sorted(parts.read()) == sorted(names(10))
