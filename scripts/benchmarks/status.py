@@ -5,7 +5,6 @@ hung     metrics and the status, while 128 readers hang in the source
 screen   `hfs status` of a million names and 64 learners
 """
 
-import os
 import socket
 import statistics
 import time
@@ -151,9 +150,8 @@ def _wait_idle(pid: int) -> None:
 
 
 def _cpu_s(pid: int) -> float:
-    """Of all threads, in nanoseconds: the ticks of /proc/PID/stat are ten milliseconds."""
-    threads = Path(f"/proc/{pid}/task")
-    return sum(int((threads / thread / "schedstat").read_text().split()[0]) for thread in os.listdir(threads)) / 1e9
+    """Of all threads, those that have ended too, to the nanosecond: the clock of clock_getcpuclockid(3)."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def _time(call: Callable[[], object]) -> float:
