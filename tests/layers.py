@@ -115,6 +115,8 @@ JOB_SIDE = (
     "hfs/shared/window.py",
     "hfs/training/atomic_write.py",
     "mountd/__init__.py",
+    "mountd/supervisor/__init__.py",
+    "mountd/supervisor/table.py",
     "mountd/wire/protocol.py",
     "mountd/wire/hints.py",
     "mountd/wire/layout.py",

@@ -17,7 +17,7 @@ from hfs.cli.mount_options import load_config
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.base.printable import printable
 from hfs.mountd.ledger import Listed
-from hfs.mounting.cache_root import cache_root
+from hfs.mounting.cache_root import cache_root, held
 
 _NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}
 
@@ -58,8 +58,6 @@ def du(directory: str | None, as_json: bool) -> None:
 
 
 def _told(entry: Listed) -> dict[str, Any]:
-    from hfs.mounting.held import held
-
     serving, has = entry.serving, held(entry)
     return {
         "name": entry.name,

@@ -17,7 +17,7 @@ from hfs.cli.mount_options import load_config, mount_flags, prepared, without_st
 from hfs.cli.shared import complain, hold, target_of
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
-from hfs.mounting import joining, keeper, mountinfo, mounting, slurm_step, taking_away, view
+from hfs.mounting import jobs, joining, keeper, mountinfo, mounting, taking_away, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places
 
@@ -78,7 +78,7 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
                     mounting.start(config, origins, session=os.getsid(0), given=given).leave()
                 else:
                     _start_for_job(config, origins, job)
-            if (remedy := slurm_step.remedy(config.source)) is not None:
+            if (remedy := jobs.remedy_in_step(config.source)) is not None:
                 complain(f"{config.mountpoint}: {remedy}")
             tell_what_is_missing(config, config.mountpoint)
             overlays.settle(config.mountpoint, config.io_mode)
@@ -148,7 +148,7 @@ def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
                 remedy = f"use {found.mountpoint}, or hfs run, which shows it elsewhere for one command"
                 raise MountError(f"{config.source} is already mounted at {found.mountpoint}; {remedy}")
         try:
-            held = found.keeper.hold_session("hfs mount") if job is None else found.keeper.hold_job(job)
+            held = found.keeper.hold_session() if job is None else found.keeper.hold_job(job)
             if not held:
                 continue  # it has just begun to end
             if elsewhere:

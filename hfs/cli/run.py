@@ -7,7 +7,6 @@ Whatever happens to the command or to us short of SIGKILL, the mount is taken aw
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import time
 from collections.abc import Collection, Mapping
@@ -26,7 +25,7 @@ from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.socket_places import mountpoint_of
 from hfs.mounting import command as commands
-from hfs.mounting import mountinfo, mounting, slurm_step, taking_away
+from hfs.mounting import jobs, mountinfo, mounting, taking_away
 from hfs.mounting.given import is_descriptor
 from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
@@ -81,7 +80,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
     try:
         with hold():
             config, origins, place = _configured(arguments)
-            use = use_mount(config, origins, place, shlex.join(command))
+            use = use_mount(config, origins, place)
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.
             signal.pthread_sigmask(signal.SIG_BLOCK, commands.NEWS)
         tell_what_is_missing(config, use.mountpoint)
@@ -128,7 +127,7 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
         load_config({**arguments, "mountpoint": config.mountpoint or "/"})  # says what is missing
     if config.peers == "mpi":
         raise ConfigError("peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself")
-    if origins.get("linger_s", "").startswith("environment SLURM") and slurm_step.is_contained():
+    if origins.get("linger_s", "").startswith("environment SLURM") and jobs.is_contained():
         config = msgspec.structs.replace(
             config, linger_s=0.0
         )  # it would be killed with this job, and leave a dead mount
@@ -144,7 +143,7 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
             command,
             cwd=where,
             view=use.view,
-            starting=use.command_starts,
+            starting=use.held.command_starts,
             started=use.command_started,
             meanwhile=lambda: _tell(use.look()),
         )
@@ -168,10 +167,10 @@ def _is_last(use: UsedMount) -> bool | None:
     """As of `HeldMount`. A keeper that was killed has a successor first: else a mount that others go on with would be
     taken for one that nobody keeps."""
     _tell(use.wait_kept())
-    is_last = use.held.is_last()
+    is_last = use.held.leave()
     if is_last is None:  # it was killed just then
         _tell(use.wait_kept())
-        is_last = use.held.is_last()
+        is_last = use.held.leave()
     return is_last
 
 

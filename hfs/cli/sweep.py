@@ -14,7 +14,7 @@ from hfs.cli.shared import complain
 from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.base.printable import printable
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping.swept import Swept
+from hfs.sweeping import Swept
 
 _USER_S, _OTHERS_S = 10.0, 30.0
 """What is done for other users: for one, for all. The epilog gives a minute."""

@@ -43,14 +43,14 @@ def run_command(
     cwd: str | None = None,
     view: View | None = None,
     starting: Callable[[], object] = lambda: None,
-    started: Callable[[int], object] = lambda _pid: None,
+    started: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
     """Run to the end; its exit code, or minus the signal that ended it. Raises OSError when it cannot be executed,
     MountError when it cannot have that view.
 
-    `cwd`: entered once the view is there. `starting` is called in its process, before it is executed; `started` is told
-    its pid; `meanwhile` is called twice a second, and when another child has ended or SIGIO has come.
+    `cwd`: entered once the view is there. `starting` is called in its process, before it is executed; `started` when
+    it was; `meanwhile` is called twice a second, and when another child has ended or SIGIO has come.
 
     Call it with NEWS blocked (they stay so): none is lost between the mount and the command.
     """
@@ -83,7 +83,7 @@ def run_command(
         raise
     if view is not None:
         view.fault()
-    started(process.pid)
+    started()
     # Not by sigtimedwait: of whoever was stopped for longer (Ctrl-Z) Python says that a signal came which never did.
     signal.setitimer(signal.ITIMER_REAL, _MEANWHILE_S, _MEANWHILE_S)
     try:

@@ -63,8 +63,7 @@ def _go_on(outside: int, command: int, own: frozenset[str]) -> None:
 def _copies(own: frozenset[str]) -> list[mountinfo.Mount]:
     """In the order in which they lie upon each other. Overlays are followed too: below one that has been replaced
     outside the mount itself is seen."""
-    with open(mountinfo.TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        table = mountinfo.parse(file.read())
+    table = mountinfo.read()
     seen = {mount.mount_id for mount in mountinfo.hfs_mounts([mount for mount in table if not mount.is_our_overlay])}
     found = [mount for mount in table if mount.mount_id in seen or mount.is_our_overlay]
     return [mount for mount in found if mount.mountpoint not in own]

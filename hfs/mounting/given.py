@@ -52,7 +52,7 @@ class GivenMount(NamedTuple):
 
     @property
     def order(self) -> dict[str, object]:
-        """What the keeper is told of it (mountd/supervisor/order.py)."""
+        """What the keeper is told of it (`KeeperOrder`)."""
         return {"given": self.fd, "giver": self.giver_fd, "foreign_pids": self.foreign_pids}
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from hfs.mountd.core.config import Config
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.ledger import CacheRoot
 from hfs.mounting import joining, keeper, mountinfo, mounting, processes
-from hfs.mounting.keeper import FoundKeeper, HeldMount
+from hfs.mounting.keeper import HeldMount
 
 _JOURNAL = 2
 """Of the descriptors of a mount: only who holds it can reach this one."""
@@ -34,8 +34,8 @@ class Lost(Exception):
     """Nobody can go on with it; the text says why."""
 
 
-def inherit(config: Config, held: HeldMount, command: str) -> tuple[FoundKeeper, HeldMount] | None:
-    """The keeper that goes on with the mount of `held`, whose own has ended, held by this command.
+def inherit(config: Config, held: HeldMount) -> HeldMount | None:
+    """The mount of `held`, whose keeper has ended, as it is held with the one that goes on.
 
     None: not yet, its daemon has not ended: one that was left without a keeper is asked to. Raises Lost.
     """
@@ -46,16 +46,16 @@ def inherit(config: Config, held: HeldMount, command: str) -> tuple[FoundKeeper,
     if all(mount.device != device for mount in mountinfo.hfs_mounts()):
         raise Lost("it was unmounted")
     try:
-        if (found := _held(device, config, command)) is not None:
+        if (found := _held(device, config)) is not None:
             return found
         if (daemon := _serving(config, str(bequest["given"]["config"]["mountpoint"]))) != 0:
             _have_end(daemon)
             return None
         with _turn(held), joining.turn_if_any(config):
-            if (found := _held(device, config, command)) is not None:  # of one that was faster
+            if (found := _held(device, config)) is not None:  # of one that was faster
                 return found
             mounting.go_on(config, bequest, held.descriptors).leave()
-            found = _held(device, config, command)
+            found = _held(device, config)
     except (TimeoutError, ConnectionError):
         return None  # of a keeper, on a busy machine; it is asked again
     except (OSError, HfsError) as error:
@@ -65,14 +65,14 @@ def inherit(config: Config, held: HeldMount, command: str) -> tuple[FoundKeeper,
     return found
 
 
-def _held(device: str, config: Config, command: str) -> tuple[FoundKeeper, HeldMount] | None:
-    """The keeper that has been faster; None: there is none. Raises OSError, Lost."""
+def _held(device: str, config: Config) -> HeldMount | None:
+    """With a keeper that somebody has started; None: there is none. Raises OSError, MountError."""
     for kept in keeper.ours():
         if kept.status.get("device") == device:
-            held = kept.hold(command, config.linger_s)
-            if held is None:
-                raise Lost("it is just being unmounted")
-            return kept, held
+            held = kept.hold(config.linger_s)
+            if held is None:  # it is just being unmounted
+                raise ConnectionAbortedError
+            return held
     return None
 
 

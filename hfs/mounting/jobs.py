@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 
 from hfs.mountd.base.errors import MountError
 from hfs.mounting import keeper, mounting, processes
@@ -23,6 +24,10 @@ _AT_AN_END = {
     *("REVOKED", "TIMEOUT"),
 }
 """Of squeue's states those of a job that holds no node any more. COMPLETING is none: epilogs are running then."""
+_FIRST_SPECIAL = 0xFFFFFF00
+"""Step ids from here on are not steps of srun: batch, extern, interactive, pending (slurm.h counts down from 2^32)."""
+_CGROUP = re.compile(r"/job_([0-9]+)/step_([0-9]+)(?:/|$)", re.MULTILINE)
+"""As cgroup/v1 and cgroup/v2 of Slurm name them; the batch step is step_batch."""
 
 
 def release_job(job: str, mountpoint: str | None, *, wait: bool) -> list[str]:
@@ -83,3 +88,46 @@ def job_of_process(pid: int) -> str | None:
         return None
     prefix = b"SLURM_JOB_ID="
     return next((os.fsdecode(text[len(prefix) :]) for text in variables if text.startswith(prefix)), None)
+
+
+def current_step(environ: Mapping[str, str] | None = None, cgroups: str | None = None) -> str | None:
+    """The "JOB.STEP" of the step of srun that we run in, whose end kills all that it has started, however it was
+    started; None: in none. `cgroups`: the text of /proc/self/cgroup.
+
+    Slurm tracks a step by a control group of its own (proctrack/cgroup, the usual setting): a daemon with a session of
+    its own ends with the step all the same. Not so in the script of the job (the batch step) and in an interactive
+    shell of salloc, which live as long as the allocation."""
+    if cgroups is None:
+        try:
+            with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+                cgroups = file.read()
+        except OSError:
+            cgroups = ""
+    found = _CGROUP.search(cgroups)
+    if found is None and re.search(r"/job_[0-9]+/step_", cgroups):
+        return None  # batch, extern or interactive: srun's variables may have come from elsewhere
+    given = os.environ if environ is None else environ
+    job, step = found.groups() if found else (given.get("SLURM_JOB_ID", ""), given.get("SLURM_STEP_ID", ""))
+    if not (job.isdecimal() and step.isdecimal()) or int(step) >= _FIRST_SPECIAL:
+        return None
+    return f"{job}.{step}"
+
+
+def is_contained() -> bool:
+    """Whether Slurm has put this process into a control group, of any kind of step: no daemon outlives that."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+            return re.search(r"/job_[0-9]+/step_", file.read()) is not None
+    except OSError:
+        return False
+
+
+def remedy_in_step(source: str) -> str | None:
+    """What is to be said of a mount that was made here; None: nothing, it outlives nobody."""
+    step = current_step()
+    if step is None:
+        return None
+    return (
+        f"ends with step {step} of Slurm, which kills all processes of a step at its end; for one command: hfs run "
+        f"--source {source} -- COMMAND; for a whole job: hfs slurm job prints a script that gives daemons a step"
+    )

@@ -18,7 +18,7 @@ from hfs.mountd.core.config.handover import dump
 from hfs.mountd.core.config.telling import Telling
 from hfs.mountd.ledger import CacheRoot, has_ledger
 from hfs.mounting import keeper, mountinfo, probe
-from hfs.mounting.keeper import FoundKeeper, HeldMount
+from hfs.mounting.keeper import FoundKeeper
 
 _OWN = {
     *("mountpoint", "source", "cache", "over", "foreground", "control", "linger_s"),
@@ -54,14 +54,6 @@ class Running(NamedTuple):
             where = f"{config.source} is already served by the mount {self.mountpoint}, made with other options"
             remedy = f"give the same, or end that mount first: hfs umount {self.mountpoint}"
             raise ConfigError(f"{where}: {'; '.join(faults)}; {remedy}")
-
-    def hold(self, command: str, linger_s: float) -> HeldMount | None:
-        """As of the keeper. Raises MountError."""
-        try:
-            return self.keeper.hold(command, linger_s)
-        except OSError as error:
-            why = f"the keeper of the mount does not answer: {error.strerror}; hfs doctor says more"
-            raise MountError(f"{self.mountpoint}: {why}") from None
 
 
 def running(config: Config) -> Running | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
-import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfs.client.told import ToldByKeeper, check, decode_json
@@ -35,11 +35,13 @@ _OTHERS_S = 5.0
 _ANSWER_BYTES = 8 << 20
 """A configuration and those who hold the mount; a thousandth of it is much."""
 
-_UNSETTLED_S = 0.1
 _IN_USE_S = (0.05, 0.1, 0.2)
 """Before it is asked again: some hold a directory open for milliseconds, and an overlay goes a moment later."""
+_LOOKS_S = (0.01, 0.05)
+"""Before the next try to lock: the keeper has the file alone for microseconds while it looks, and so has a command that
+asks whether it is the last for milliseconds."""
 _DESCRIPTORS = 16
-"""At most, with one answer: there are five."""
+"""At most, with one answer: there are six."""
 
 
 class InUse(MountError):
@@ -73,29 +75,35 @@ class FoundKeeper:
         except (OSError, MountError):
             return False
 
-    def hold(self, command: str, linger_s: float) -> HeldMount | None:
-        """Use the mount until the result is closed, or this process has ended; None: it is just ending. Raises
-        OSError."""
-        connection = _connect(self._path, self._owner, time.monotonic() + _ANSWER_S)
-        try:
-            request = {"ask": "hold", "command": command, "linger_s": linger_s, "inherits": True}
-            connection.sendall(json.dumps(request).encode() + b"\n")
-            answer, descriptors = _heard_first(connection)
-            held = HeldMount(connection, answer.get("bequest"), descriptors)
-            held.takes_command = bool(answer.get("takes_command"))
-        except BaseException:
-            connection.close()
-            raise
-        if answer.get("held"):
+    def hold(self, linger_s: float) -> HeldMount | None:
+        """Use the mount until the result is closed, or this process has ended; None: somebody is just taking it away.
+        Raises OSError, MountError."""
+        until_s = time.monotonic() + _ANSWER_S
+        descriptors: list[int] = []
+        with contextlib.ExitStack() as stack:
+            stack.callback(_close, descriptors)
+            with _connect(self._path, self._owner, until_s) as connection:
+                answer = _answer(connection, {"ask": "hold", "linger_s": linger_s}, until_s, descriptors)
+                process = processes.open_peer(connection)
+            if process is not None:
+                stack.callback(os.close, process)
+            if not answer.get("held"):
+                return None
+            try:
+                held = HeldMount(self, process, answer.get("bequest"), descriptors)
+            except BlockingIOError:
+                return None
+            stack.pop_all()
             return held
-        held.close()
-        return None
 
-    def hold_session(self, command: str) -> bool:
+    def leave(self) -> bool:
+        """Whether we, who alone hold the mount, may take it away. Raises OSError, MountError."""
+        return bool(ask(self._path, self._owner, {"ask": "leave"})[1].get("last"))
+
+    def hold_session(self) -> bool:
         """Use the mount for as long as this session has its leader, or unmounts; False: it is just ending. Raises
         OSError, MountError."""
-        request = {"ask": "hold-session", "command": command}
-        return bool(ask(self._path, self._owner, request)[1].get("held"))
+        return bool(ask(self._path, self._owner, {"ask": "hold-session"})[1].get("held"))
 
     def hold_job(self, job: str) -> bool:
         """Have a job use the mount until `release_job`; False: it is just ending. Raises OSError; MountError for a
@@ -150,82 +158,82 @@ class FoundKeeper:
 
 
 class HeldMount:
-    """The keeper knows that this process uses the mount."""
+    """This process uses the mount, and so does a command that it starts, with all that this starts: by locks on the
+    file of mountd/supervisor/references.py, which the kernel releases when they have ended."""
 
     def __init__(
-        self, connection: socket.socket, bequest: dict[str, Any] | None = None, descriptors: Sequence[int] = ()
+        self, kept: FoundKeeper, process: int | None, bequest: dict[str, Any] | None, descriptors: list[int]
     ) -> None:
-        self._connection = connection
-        self._lines = connection.makefile("rb")
-        self.bequest = bequest
+        """`process`: a descriptor of the keeper. `descriptors`: what it has sent, the last of them the file. Raises
+        BlockingIOError where somebody has it alone."""
+        for pause_s in (*_LOOKS_S, None):
+            try:
+                fcntl.flock(descriptors[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+        self._for_command = os.open(f"/proc/self/fd/{descriptors[-1]}", os.O_RDWR | os.O_CLOEXEC)
+        self._process = process
+        self.keeper = kept
+        self.bequest = bequest or None
         """What another keeper needs to go on with the mount, with `descriptors`; None: none can."""
-        self.descriptors = list(descriptors)
+        self.descriptors = descriptors
         """Ours: as long as they are open, requests of a mount whose keeper and daemon were killed wait."""
-        self.takes_command = False
-        """Its keeper is of a release that can be told of a command."""
+
+    def follow(self, before: HeldMount) -> None:
+        """This is of the keeper that goes on with the mount of `before`, where a command was started."""
+        self._for_command, before._for_command = before._for_command, self._for_command
+        before.close()
+
+    def command_starts(self) -> None:
+        """In its process, before it is executed: whatever becomes of us, it uses the mount. Raises OSError."""
+        fcntl.flock(self._for_command, fcntl.LOCK_SH)
+        os.set_inheritable(self._for_command, True)
 
     def has_keeper(self) -> bool:
-        """Whether it is still there."""
-        waiter = select.poll()
-        waiter.register(self._connection, select.POLLRDHUP)
-        return not waiter.poll(0)
+        """Whether that has not ended, as far as another could go on."""
+        return self.bequest is None if self._process is None else not processes.wait_gone(self._process, 0.0)
 
-    def heard(self) -> dict[str, Any]:
-        """The next line of the keeper; nothing in it if it has ended."""
+    def wait_gone(self, limit_s: float) -> bool:
+        """Wait until the keeper has ended; whether it has, or cannot be waited for."""
+        return self._process is None or processes.wait_gone(self._process, limit_s)
+
+    def leave(self) -> bool | None:
+        """Use it no more, nor does what a command has left behind. Whether it is ours to take away, since nobody else
+        uses it; nobody joins then until `close`. None: its keeper has ended, and nobody else uses it."""
+        if not self.descriptors:
+            return None
+        fcntl.flock(self._for_command, fcntl.LOCK_UN)
         try:
-            return dict(json.loads(self._lines.readline()))
-        except (OSError, ValueError):
-            return {}
-
-    def command(self, pid: int) -> None:
-        """Tell that this child of ours uses the mount, and may outlive us."""
-        with contextlib.suppress(OSError):  # a keeper that has ended, a kernel without pidfds
-            if self.takes_command:
-                pidfd = os.pidfd_open(pid)
-                try:
-                    socket.send_fds(self._connection, [b"command\n"], [pidfd])
-                finally:
-                    os.close(pidfd)
-
-    def is_last(self) -> bool | None:
-        """Whether nobody else uses the mount: then it is ours to take away, and nobody can join any more. None: the
-        keeper has ended, and nobody knows."""
-        answer: dict[str, Any] = {"unsettled": True}
-        while answer.get("unsettled"):  # for some seconds after another keeper has gone on with the mount
-            with contextlib.suppress(OSError):
-                self._connection.sendall(b"last\n")
-            answer = self.heard()
-            if answer.get("unsettled"):
-                time.sleep(_UNSETTLED_S)
-        return bool(answer["last"]) if "last" in answer else None
+            fcntl.flock(self.descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            is_ours = self.keeper.leave()
+        except (OSError, MountError):
+            if not self.has_keeper():
+                return None
+            is_ours = False  # it is busy, and takes the mount away itself
+        if not is_ours:
+            fcntl.flock(self.descriptors[-1], fcntl.LOCK_UN)
+        return is_ours
 
     def close(self) -> None:
         """Use it no more."""
-        self._lines.close()
-        self._connection.close()
-        while self.descriptors:
-            os.close(self.descriptors.pop())
+        if self.descriptors:
+            fcntl.flock(self._for_command, fcntl.LOCK_UN)
+            os.close(self._for_command)
+        _close(self.descriptors)
+        if self._process is not None:
+            os.close(self._process)
+            self._process = None
 
 
-def _heard_first(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The first line of a keeper that is to be held, and the descriptors that came with it. Raises OSError."""
-    data, descriptors = b"", []
-    try:
-        while not data.endswith(b"\n"):
-            part, more, _, _ = socket.recv_fds(connection, 65536, _DESCRIPTORS)
-            for descriptor in more:  # no command is to have them: its reads would wait for ever where nobody goes on
-                os.set_inheritable(descriptor, False)
-            descriptors += more
-            if not part:
-                break
-            data += part
-        return dict(json.loads(data)), descriptors
-    except BaseException as error:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if isinstance(error, ValueError):
-            return {}, []
-        raise
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _holder(held: dict[str, Any]) -> str:
@@ -265,18 +273,29 @@ def ask(path: str, owner: int, request: dict[str, Any], limit_s: float = _ANSWER
     for an answer that is none."""
     until_s = time.monotonic() + limit_s
     with _connect(path, owner, until_s) as connection:
-        pid = socket_peer(connection).pid
-        connection.sendall(json.dumps(request).encode() + b"\n")
-        data = bytearray()
-        while len(data) <= _ANSWER_BYTES:
-            connection.settimeout(_left_s(until_s))
-            if not (part := connection.recv(65536)):
-                break
-            data += part
+        return socket_peer(connection).pid, _answer(connection, request, until_s)
+
+
+def _answer(
+    connection: socket.socket, request: dict[str, Any], until_s: float, descriptors: list[int] | None = None
+) -> dict[str, Any]:
+    """What is said to this; what comes with it is added to `descriptors`. Raises OSError, MountError."""
+    connection.sendall(json.dumps(request).encode() + b"\n")
+    data = bytearray()
+    while len(data) <= _ANSWER_BYTES:
+        connection.settimeout(_left_s(until_s))
+        part, more, _, _ = socket.recv_fds(connection, 65536, 0 if descriptors is None else _DESCRIPTORS)
+        for descriptor in more:  # no command is to have them: its reads would wait for ever where nobody goes on
+            os.set_inheritable(descriptor, False)
+        if descriptors is not None:
+            descriptors += more
+        if not part:
+            break
+        data += part
     answer = decode_json(data)
     if not isinstance(answer, dict):
-        raise MountError(f"the keeper at {path} does not answer what it was asked")
-    return pid, answer
+        raise MountError(f"the keeper at {connection.getpeername()} does not answer what it was asked")
+    return answer
 
 
 def find(mountpoint: str) -> FoundKeeper | None:

@@ -1,4 +1,4 @@
-"""What is mounted where, from /proc/self/mountinfo: nothing here touches a mounted file system, so nothing can hang.
+"""What is mounted where, as commands ask it: nothing here touches a mounted file system, so nothing can hang.
 
 To be asked before a MOUNTPOINT is looked at in any other way. A path is compared with the table as text; `canonical`
 makes that text without a look below any mount.
@@ -10,114 +10,48 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
-HFS_TYPE = "fuse.hfs"
-_PLAIN_TYPE = "fuse"
-"""Of mounts that a container's runtime has made, whatever serves them."""
+from hfs.mountd.supervisor.table import HFS_TYPE, Mount, parse, read
+
+__all__ = [
+    "HFS_TYPE",
+    "IN_MEMORY",
+    "Mount",
+    "at",
+    "below_overlay",
+    "canonical",
+    "enclosing",
+    "hfs_mounts",
+    "in_fair_order",
+    "lies_in_overlay",
+    "mounts",
+    "parse",
+    "read",
+]
+
 IN_MEMORY = {"tmpfs", "ramfs"}
 """Types of what is gone with the machine's power."""
-TABLE = "/proc/self/mountinfo"
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 _DESCRIPTOR = re.compile("/dev/fd/[0-9]+(/|$)")
 _MAX_LINKS = 40
 """As in the kernel's own path walk."""
 
 
-class Mount(NamedTuple):
-    """One line of mountinfo, see proc(5). Texts are decoded with surrogateescape, escapes undone."""
-
-    mount_id: int
-    device: str
-    mountpoint: str
-    options: str
-    fstype: str
-    source: str
-    super_options: str = ""
-    root: str = "/"
-    """The directory of the file system that is seen there: below its own where only a part of it was bound there."""
-
-    @property
-    def part(self) -> str:
-        """`root` as the daemon of a mount names paths: relative to its own root; empty: all is seen."""
-        return self.root.strip("/")
-
-    @property
-    def is_our_overlay(self) -> bool:
-        """It lies over a mount of hfs, which is what is meant there (mountd/supervisor/overlay.py)."""
-        return self.fstype == "overlay" and self.source.startswith("hfs#")
-
-    @property
-    def may_be_hfs(self) -> bool:
-        """Whether it is worth asking whether hfs answers there."""
-        return self.fstype in {HFS_TYPE, _PLAIN_TYPE}
-
-    @property
-    def owner_uid(self) -> int | None:
-        """Who mounted it, where the file system says so: FUSE does."""
-        match = re.search(r"(?:^|,)user_id=([0-9]+)", self.super_options)
-        return int(match[1]) if match else None
-
-    @property
-    def is_of_others(self) -> bool:
-        """Whether another plain user serves it, who need not answer."""
-        return self.owner_uid not in {None, 0, os.geteuid()}
-
-    @property
-    def is_for_others(self) -> bool:
-        """Whether others than who mounted it may look into it."""
-        return "allow_other" in self.super_options.split(",")
-
-
-def _plain(text: str) -> str:
-    """Undo the octal escapes that the kernel writes for space, tab, newline and backslash."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
-
-
-def parse(table: str) -> list[Mount]:
-    """The mounts of a mountinfo table, in its order. Lines that are no mount are left out."""
-    found = []
-    for line in table.split("\n"):
-        left, separator, right = line.partition(" - ")
-        before, after = left.split(" "), right.split(" ")
-        if not separator or len(before) < 6 or len(after) < 2:
-            continue
-        found.append(
-            Mount(
-                mount_id=int(before[0]),
-                device=before[2],
-                mountpoint=_plain(before[4]),
-                options=before[5],
-                fstype=_plain(after[0]),
-                source=_plain(after[1]),
-                super_options=after[2] if len(after) > 2 else "",
-                root=_plain(before[3]),
-            )
-        )
-    return found
-
-
 def mounts(process: int | str = "self") -> list[Mount]:
     """What this process sees mounted. Where mounts are stacked, the later one lies on top. Of another one: raises
     OSError."""
-    return [mount for mount in _all(process) if not mount.is_our_overlay]
-
-
-def _all(process: int | str = "self") -> list[Mount]:
-    with open(TABLE.replace("self", str(process)), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return parse(file.read())
+    return [mount for mount in read(process) if not mount.is_our_overlay]
 
 
 def lies_in_overlay(path: str) -> bool:
     """Whether what is seen at this (canonical) path is an overlay of ours."""
-    mount = enclosing(path, _all())
+    mount = enclosing(path, read())
     return mount is not None and mount.is_our_overlay
 
 
 def below_overlay(path: str) -> tuple[str, str | None]:
     """The (canonical) path where no overlay of ours covers it, if its mount is seen elsewhere too, and None; else the
     path, and the mountpoint that is covered: what an overlay shows of its root is not the mount's."""
-    table = _all()
+    table = read()
     covered = {mount.mountpoint for mount in table if mount.is_our_overlay}
     table = [mount for mount in table if not mount.is_our_overlay]
     mount = enclosing(path, table) if covered else None

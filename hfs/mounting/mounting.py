@@ -161,7 +161,7 @@ def _started(
 
 
 def _order(config: Config, origins: dict[str, str], given: GivenMount | None, **more: object) -> bytes:
-    """What the keeper reads: the configuration, and what it has to know of itself (mountd/supervisor/order.py)."""
+    """What the keeper reads: the configuration, and what it has to know of itself (`KeeperOrder`)."""
     order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": new_path(config.mountpoint, KEEPER), **more}
     order |= given.order if given else {}
     return json.dumps({**json.loads(dump(config, origins)), "keeper": order}).encode()
@@ -263,25 +263,23 @@ def _end(process: subprocess.Popen[bytes], mountpoint: str) -> None:
     clean_stale(mountpoint)
 
 
-def _processes_of(mountpoint: str) -> list[int]:
-    """Descriptors (see `processes.open_pid`) of what has to end with the mount at this path: its daemon, and the keeper
-    that outlives it.
+def _last_process(mountpoint: str, kept: keeper.FoundKeeper | None) -> int | None:
+    """A descriptor (see `processes.open_pid`) of what ends last of the mount at this path: its keeper, or its daemon.
 
-    The pid is the kernel's word of who listens at the control socket. When the mount does not answer, sockets that
-    carry its name are tried.
+    The pid is the kernel's word of who listens at a socket. When the mount does not answer, control sockets that carry
+    its name are tried.
     """
+    if kept is not None and (descriptor := processes.open_pid(kept.pid)) is not None:
+        return descriptor
     try:
         addresses: list[Address] = [find_socket(mountpoint)]
     except DaemonSilent:
         addresses = [*sockets_by_name(mountpoint)]
-    kept = keeper.find(mountpoint)
-    found = [] if kept is None else [processes.open_pid(kept.pid)]
     for address in addresses:
         with contextlib.suppress(HfsError):
-            if (daemon := processes.open_pid(Client(address).pid(_PID_S))) is not None:
-                found.append(daemon)
-                break
-    return [descriptor for descriptor in found if descriptor is not None]
+            if (descriptor := processes.open_pid(Client(address).pid(_PID_S))) is not None:
+                return descriptor
+    return None
 
 
 def _is_seen_elsewhere(mount: mountinfo.Mount) -> bool:
@@ -330,11 +328,11 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S, mo
     held = _told(kept, lazy=lazy, elsewhere=elsewhere)
     if held:
         raise StillHeld("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))
-    descriptors = [] if lazy or elsewhere else _processes_of(mountpoint)
+    descriptor = None if lazy or elsewhere else _last_process(mountpoint, kept)
+    ending = [] if descriptor is None else [(mountpoint, descriptor)]
     try:
         detach(mountpoint, lazy=lazy, mount_id=mount.mount_id)
-        is_seen = (lambda: False) if kept is None else kept.is_seen
-        processes.wait_daemons_gone([(mountpoint, descriptor) for descriptor in descriptors], limit_s, is_seen)
+        processes.wait_daemons_gone(ending, limit_s, (lambda: False) if kept is None else kept.is_seen)
     finally:
-        for descriptor in descriptors:
+        if descriptor is not None:
             os.close(descriptor)

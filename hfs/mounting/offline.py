@@ -20,8 +20,7 @@ from hfs.mountd.cache import Cache, CacheSettings, open_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import Hold, caches_below
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
-from hfs.mounting.cache_root import cache_root
-from hfs.mounting.held import held
+from hfs.mounting.cache_root import cache_root, held
 from hfs.policies.cache.evictions import Lru
 
 News = Callable[[Progress | Rows], None]
@@ -203,20 +202,14 @@ def _run(main: Callable[[], Awaitable[None]]) -> None:
 
 async def _on(path: str, work: Callable[[Cache], Awaitable[None]], settings: CacheSettings = _AS_IT_IS) -> None:
     with _held(path) as hold:
-        await _work(path, work, settings, hold)
-
-
-async def _work(
-    path: str, work: Callable[[Cache], Awaitable[None]], settings: CacheSettings, hold: Hold | None
-) -> None:
-    async with open_cache(path, settings, metrics=Metrics()) as cache:
-        await cache.ready.wait()
-        await work(cache)
-        room, error = cache.room, cache.statistics().last_error
-    if error is not None:  # what was listed or checked is not all there is
-        raise MountError(f"the cache {path}: {error}")
-    if hold is not None:
-        hold.settle(room.used_bytes, room.pinned_bytes)
+        async with open_cache(path, settings, metrics=Metrics()) as cache:
+            await cache.ready.wait()
+            await work(cache)
+            room, error = cache.room, cache.statistics().last_error
+        if error is not None:  # what was listed or checked is not all there is
+            raise MountError(f"the cache {path}: {error}")
+        if hold is not None:
+            hold.settle(room.used_bytes, room.pinned_bytes)
 
 
 @contextlib.contextmanager

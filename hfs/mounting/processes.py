@@ -8,17 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.base.printable import printable
+from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.supervisor.table import number_of
 from hfs.mounting import mountinfo
 
 _DELETED = " (deleted)"
 _LINKS = (("cwd", "its working directory"), ("root", "its root directory"), ("exe", "its program"))
+_SO_PEERPIDFD = 77  # <asm-generic/socket.h>; the same but for alpha, parisc and sparc
 _ASK = {"nfs", "nfs4", "9p", "afs", "cifs", "smb3", "ceph"}
 """File systems that may ask their server when a link of /proc is followed, even if only its mount is looked at."""
 
@@ -43,6 +46,14 @@ def open_pid(pid: int) -> int | None:
         return None
 
 
+def open_peer(connection: socket.socket) -> int | None:
+    """As `open_pid`, of who listens at the other end; of another pid namespace only from Linux 6.5 on."""
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
+        return open_pid(socket_peer(connection).pid)
+
+
 def wait_gone(descriptor: int, limit_s: float) -> bool:
     """Wait until the process behind `open_pid`'s descriptor has ended; whether it has. Leaves it open."""
     waiter = select.poll()
@@ -64,35 +75,32 @@ def wait_daemons_gone(
 
 def seeing(device: str) -> list[User]:
     """Processes in whose mount namespace a file system is mounted, as far as we may see them."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                if any(mount.device == device for mount in mountinfo.mounts(entry)):
-                    found.append(User(int(entry), _name(entry), "sees it in a mount namespace of its own"))
-    return sorted(found)
+    return _all_that(lambda process: _sees(process, device))
 
 
 def users_of(mountpoint: str) -> list[User]:
     """Processes with files, mappings or directories below the (canonical) mountpoint, as far as we may see them."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            how = next(_uses(f"/proc/{entry}", mountpoint), None)
-            if how is not None:
-                found.append(User(int(entry), _name(entry), how))
-    return sorted(found)
+    return _all_that(lambda process: _uses(process, mountpoint))
 
 
 def having(mounts: Sequence[int]) -> list[User]:
     """Processes that have something of one of these mounts, which no path leads to, as far as we may see them."""
+    return _all_that(lambda process: _has(process, mounts)) if mounts else []
+
+
+def _all_that(how: Callable[[str], Iterator[str]]) -> list[User]:
+    """Each with the first that is said of it."""
     found = []
-    for entry in os.listdir("/proc") if mounts else []:
-        if entry.isdigit():
-            how = next(_has(f"/proc/{entry}", mounts), None)
-            if how is not None:
-                found.append(User(int(entry), _name(entry), how))
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        if (said := next(how(f"/proc/{entry}"), None)) is not None:
+            found.append(User(int(entry), _name(entry), said))
     return sorted(found)
+
+
+def _sees(process: str, device: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        if any(mount.device == device for mount in mountinfo.mounts(process.removeprefix("/proc/"))):
+            yield "sees it in a mount namespace of its own"
 
 
 def _name(entry: str) -> str:

@@ -7,7 +7,6 @@ SOURCE's, which may be a mount of its own that has died.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -17,7 +16,7 @@ import time
 from hfs.client.client import SOCKET_XATTR
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.supervisor import overlay, table
-from hfs.mountd.supervisor.unmounting import reached
+from hfs.mountd.supervisor.unmounting import unmounted
 from hfs.mounting import keeper, mountinfo, probe, processes
 from hfs.mounting.mountinfo import Mount
 
@@ -30,8 +29,7 @@ _ENDING_S = (0.1, 0.3)
 """Before it is asked again where a mount is dead and has a keeper: that one ends in a moment."""
 _TOOL_S = 60.0
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
+_MNT_DETACH = 2  # <sys/mount.h>
 
 
 class Busy(MountError):
@@ -120,7 +118,7 @@ def _detached(mountpoint: str, mount_id: int | None, *, lazy: bool) -> bool:
         except OSError as error:  # others are met below, too
             if error.errno == errno.EBUSY:
                 return False
-    number = _unmounted(mountpoint, mount_id, _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0))
+    number = _unmounted(mountpoint, mount_id, _MNT_DETACH if lazy else 0)
     if number == errno.EPERM:
         command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
         try:
@@ -143,18 +141,12 @@ def _detached(mountpoint: str, mount_id: int | None, *, lazy: bool) -> bool:
 def _unmounted(mountpoint: str, mount_id: int | None, flags: int) -> int:
     """The errno of umount2; 0: it is done, or the mount that is meant is not there. Raises MountError where the way to
     it leads through what another plain user serves."""
-    if mount_id is None or os.geteuid() != 0:
-        return _umount2(mountpoint, flags)
     try:
-        with reached(mountpoint) as (path, number):
-            return _umount2(path, flags) if number == mount_id else 0
+        number = unmounted(mountpoint, flags, None if mount_id is None else lambda mount: mount.mount_id == mount_id)
     except NotADirectoryError:  # a link by now: the path of a mount has none
         return 0
     except PermissionError as error:
         raise MountError(f"{mountpoint}: cannot be reached: {error.filename} {error.strerror}") from None
     except OSError as error:
         return error.errno or errno.EIO
-
-
-def _umount2(path: str, flags: int) -> int:
-    return 0 if _libc.umount2(os.fsencode(path), flags) == 0 else ctypes.get_errno()
+    return 0 if number == errno.ESTALE and mount_id is not None else number

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mounting import joining, keeper, mounting, processes, taking_away
 from hfs.mounting.inheriting import Lost, inherit
-from hfs.mounting.keeper import FoundKeeper, HeldMount
+from hfs.mounting.keeper import HeldMount
 from hfs.mounting.own_overlay import OwnOverlay
 from hfs.mounting.preflight import check_mountpoint, check_places
 from hfs.mounting.view import View
@@ -29,10 +28,8 @@ class UsedMount:
         mountpoint: str,
         place: str,
         device: str,
-        kept: FoundKeeper,
         held: HeldMount,
         config: Config,
-        command: str,
         *,
         is_joined: bool,
     ) -> None:
@@ -49,20 +46,11 @@ class UsedMount:
         self.is_joined = is_joined
         """It was there before us, and others may read it."""
         self._device = device
-        self.keeper_pid = kept.pid
-        self._kept = kept
-        self._process = processes.open_pid(kept.pid)
-        self._config, self._command = config, command
+        self._config = config
         self._is_lost = False
-        self._command_pid = 0
 
-    def command_starts(self) -> None:
-        """In the process of the command that uses it: it may outlive us, even if we are killed in a moment."""
-        self.held.command(os.getpid())
-
-    def command_started(self, pid: int) -> None:
-        """To be told to another keeper."""
-        self._command_pid = pid
+    def command_started(self) -> None:
+        """It has its view."""
         if self.view is not None:
             self._overlay.started(self.view)
 
@@ -78,22 +66,16 @@ class UsedMount:
         if self._is_lost or self.held.has_keeper():
             return None
         try:
-            found = inherit(self._config, self.held, self._command)
+            found = inherit(self._config, self.held)
         except Lost as lost:
             self._is_lost = True
             self.held.close()  # else whoever reads would wait for ever
             return f"{self.mountpoint}: its keeper has ended, and nobody goes on: {lost}"
         if found is None:
             return None
-        self.held.close()
-        if self._process is not None:
-            os.close(self._process)
-        self._kept, self.held = found
-        if self._command_pid:
-            self.held.command(self._command_pid)
-        self.keeper_pid = self._kept.pid
-        self._process = processes.open_pid(self.keeper_pid)
-        return f"{self.mountpoint}: its keeper has ended; process {self.keeper_pid} goes on"
+        found.follow(self.held)
+        self.held = found
+        return f"{self.mountpoint}: its keeper has ended; process {found.keeper.pid} goes on"
 
     def wait_kept(self) -> str | None:
         """`look`, until the mount has a keeper or nobody can be one: what was said; None: it has had one all along."""
@@ -106,61 +88,61 @@ class UsedMount:
 
     def wait_gone(self, limit_s: float) -> str | None:
         """Wait until the mount, which was taken away, and its daemon have ended. Why they have not; None: they have."""
-        if self._process is None:
+        kept = self.held.keeper
+        if self.held.wait_gone(_SEEN_S):
             return None
-        try:
-            if processes.wait_gone(self._process, _SEEN_S):
-                return None
-            if self._kept.is_seen():
-                lines = [f"  {user}" for user in processes.seeing(self._device) if user.pid != self.keeper_pid]
-                lines = lines or ["  (in another mount namespace, by no process that this user may see)"]
-                return "\n".join([f"{self.mountpoint}: stays until these end, which still see it", *lines])
-            if processes.wait_gone(self._process, limit_s):
-                return None
-            return f"process {self.keeper_pid} still works on the cache {limit_s:g} s after the unmount"
-        finally:
-            os.close(self._process)
+        if kept.is_seen():
+            lines = [f"  {user}" for user in processes.seeing(self._device) if user.pid != kept.pid]
+            lines = lines or ["  (in another mount namespace, by no process that this user may see)"]
+            return "\n".join([f"{self.mountpoint}: stays until these end, which still see it", *lines])
+        if self.held.wait_gone(limit_s):
+            return None
+        return f"process {kept.pid} still works on the cache {limit_s:g} s after the unmount"
 
 
-def use_mount(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount:
+def use_mount(config: Config, origins: dict[str, str], place: str) -> UsedMount:
     """A mount of config.source, made at config.mountpoint if there is none. `place`: where it is to be seen.
 
     Raises ConfigError, MountError. Whatever is raised after a mount was made, it ends.
     """
-    if (used := _joined(config, origins, place, command)) is not None:
+    if (used := _joined(config, origins, place)) is not None:
         return used
     try:
         check_places(config)
     except HfsError:
         with joining.turn_if_any(config):
-            if (used := _joined(config, origins, place, command)) is not None:  # of one that was just mounting there
+            if (used := _joined(config, origins, place)) is not None:  # of one that was just mounting there
                 return used
         raise
     with joining.turn(config):
-        if (used := _joined(config, origins, place, command)) is not None:
+        if (used := _joined(config, origins, place)) is not None:
             return used
         daemon = mounting.start(config, origins, permanent=False)
         daemon.leave()
         try:
             kept = keeper.find(config.mountpoint)
-            held = None if kept is None else kept.hold(command, config.linger_s)
+            held = None if kept is None else kept.hold(config.linger_s)
             if kept is None or held is None:
                 text = f"{config.mountpoint}: the mount has no keeper that answers; its log is {config.log_file}"
                 raise MountError(text)
             device = str(kept.status.get("device"))
-            return UsedMount(config.mountpoint, place, device, kept, held, config, command, is_joined=False)
+            return UsedMount(config.mountpoint, place, device, held, config, is_joined=False)
         except BaseException:
             taking_away.detach(config.mountpoint, lazy=True)
             raise
 
 
-def _joined(config: Config, origins: dict[str, str], place: str, command: str) -> UsedMount | None:
+def _joined(config: Config, origins: dict[str, str], place: str) -> UsedMount | None:
     while (found := joining.wait_running(config)) is not None:
         found.check(config, origins)
         if place == config.mountpoint != found.mountpoint:
             check_mountpoint(config)
-        held = found.hold(command, config.linger_s)
+        try:
+            held = found.keeper.hold(config.linger_s)
+        except OSError as error:
+            why = f"the keeper of the mount does not answer: {error.strerror}; hfs doctor says more"
+            raise MountError(f"{found.mountpoint}: {why}") from None
         if held is not None:
-            device, kept = found.device, found.keeper
-            return UsedMount(found.mountpoint, place, device, kept, held, config, command, is_joined=True)
+            return UsedMount(found.mountpoint, place, found.device, held, config, is_joined=True)
+        time.sleep(_AGAIN_S)
     return None

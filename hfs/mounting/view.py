@@ -20,7 +20,7 @@ from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mountd.supervisor.generations import Generations
 from hfs.mountd.supervisor.source import CannotBecome, open_source
-from hfs.mountd.supervisor.table import overlay_lies_at
+from hfs.mountd.supervisor.table import TABLE, overlay_lies_at
 from hfs.mounting import copies, mountinfo
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
@@ -63,7 +63,7 @@ class View:
             raise
 
     def _enter(self) -> None:
-        outside = os.open(mountinfo.TABLE, os.O_RDONLY | os.O_CLOEXEC)
+        outside = os.open(TABLE, os.O_RDONLY | os.O_CLOEXEC)
         try:
             own_namespaces()
         except _Refused as error:

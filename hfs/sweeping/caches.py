@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from hfs.mountd.ledger import CacheRoot, Listed, has_ledger
 from hfs.mounting import own_process, probe
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping.swept import Swept
+from hfs.sweeping import Swept
 
 
 def sweep(root_path: str, expire_s: float, *, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:

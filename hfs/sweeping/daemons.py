@@ -15,8 +15,7 @@ from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mounting import jobs, keeper, mountinfo, mounting
 from hfs.mounting.keeper import FoundKeeper
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import sockets
-from hfs.sweeping.swept import Swept
+from hfs.sweeping import Swept, sockets
 
 _END_S = 20.0
 """A daemon writes what it has fetched for ten seconds at most."""

@@ -13,7 +13,7 @@ from hfs.mountd.base.errors import HfsError
 from hfs.mounting import mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping.swept import Swept
+from hfs.sweeping import Swept
 
 _ANSWER_S = 5.0
 """One that does not answer is not dead."""

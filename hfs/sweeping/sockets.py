@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.path_steps import stat_name
 from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping.swept import Swept
+from hfs.sweeping import Swept
 
 _AGAIN_S = 0.2
 """Between bind and listen of a process that is just starting lie microseconds."""

@@ -2,7 +2,7 @@
 
     maker-PID-RANDOM    16 bytes: the numbers of the oldest of its generations that has not gone, and of the one shown
 
-It is locked as long as its maker lives (mountd/supervisor/maker_file.py). One without a lock is a killed maker's, of
+It is locked as long as its maker lives (mountd/supervisor/generations.py). One without a lock is a killed maker's, of
 whose generations nobody tells when they go. What says nothing yet counts as the oldest that there can be. All here
 waits for the disk: in threads.
 """

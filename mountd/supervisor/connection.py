@@ -18,11 +18,11 @@ import struct
 import subprocess
 
 from hfs.mountd.supervisor.overlay import take_away
-from hfs.mountd.supervisor.table import device_at, device_of, places_of
-from hfs.mountd.supervisor.unmounting import reached
+from hfs.mountd.supervisor.table import device_at, places_of
+from hfs.mountd.supervisor.unmounting import unmounted
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
-_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8
+_MNT_FORCE, _MNT_DETACH = 1, 2
 
 _FUSECTL = "/sys/fs/fuse/connections"
 
@@ -155,7 +155,7 @@ class Connection:
         except OSError:  # no fusectl here, as in a container
             with contextlib.suppress(OSError):
                 if self.is_mounted:
-                    _unmounted(self.mountpoint, self.device, _MNT_FORCE)
+                    unmounted(self.mountpoint, _MNT_FORCE, lambda mount: mount.device == self.device)
         self.close()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Connection:
 def unmount(mountpoint: str, device: str) -> None:
     """Take the mount of this device, on top at this path, away, lazily, and what lies over it. Raises OSError."""
     take_away(mountpoint)
-    number = _unmounted(mountpoint, device, _MNT_DETACH)
+    number = unmounted(mountpoint, _MNT_DETACH, lambda mount: mount.device == device)
     if number == errno.EPERM:
         done = subprocess.run(
             ["fusermount3", "-u", "-z", "-q", "--", mountpoint], stdin=subprocess.DEVNULL, check=False
@@ -176,17 +176,6 @@ def unmount(mountpoint: str, device: str) -> None:
         number = number if done.returncode else 0
     if number:
         raise OSError(number, os.strerror(number), mountpoint)
-
-
-def _unmounted(mountpoint: str, device: str, flag: int) -> int:
-    """The errno of umount2, 0: it is done. Raises OSError."""
-    with contextlib.ExitStack() as stack:
-        path = mountpoint
-        if os.geteuid() == 0:  # others take away by fusermount3, which looks for itself
-            path, number = stack.enter_context(reached(mountpoint))
-            if device_of(number) != device:
-                return errno.ESTALE  # its path leads elsewhere by now
-        return 0 if _libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW | flag) == 0 else ctypes.get_errno()
 
 
 def _mount(fd: int, mountpoint: str, source: str, owner: tuple[int, int], *, allow_other: bool, noexec: bool) -> bool:

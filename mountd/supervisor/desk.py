@@ -1,8 +1,8 @@
 """The keeper's own socket: what state the mount is in, and requests to change what answers on it.
 
-One JSON object on a line, one JSON object back, and the connection is closed; one that holds the mount stays open, and
-may ask more. Only root and the owner of the mount are answered; a client that is slow is dropped, since there is one
-thread. `hfs/mounting/keeper.py` is the other side.
+One JSON object on a line, one JSON object back, with descriptors for whoever joins, and the connection is closed. Only
+root and the owner of the mount are answered; a client that is slow is dropped, since there is one thread.
+`hfs/mounting/keeper.py` is the other side.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ Reply = Callable[[dict[str, Any]], None]
 
 
 class DeskClient:
-    """One request's. `reply` once, or `keep` once."""
+    """One request's. `reply` once."""
 
-    def __init__(self, desk: Desk, connection: socket.socket, pid: int) -> None:
-        self._desk = desk
+    def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection = connection
-        self.pid = pid
+        self._pid = pid
         """As the kernel has it; 0: a process of another pid namespace."""
 
     @property
@@ -41,27 +40,17 @@ class DeskClient:
         """The session that its process is in, while it waits for the answer; 0: of another pid namespace, or gone. Not
         what it says itself: in a container numbers are others."""
         try:
-            return os.getsid(self.pid) if self.pid else 0
+            return os.getsid(self._pid) if self._pid else 0
         except OSError:
             return 0
 
-    def reply(self, reply: dict[str, Any]) -> None:
-        """Answer, and hang up."""
-        with self._connection:
-            _send(self._connection, reply)
-
-    def keep(
-        self,
-        reply: dict[str, Any],
-        asked: Callable[[], dict[str, Any]],
-        given: Callable[[int], None],
-        gone: Callable[[], None],
-        descriptors: Sequence[int] = (),
-    ) -> None:
-        """Answer, and stay: `asked` answers each further line, `given` takes each descriptor that comes, `gone` is
-        called when the client has hung up. `descriptors` are sent with the answer."""
-        _send(self._connection, reply, descriptors)
-        self._desk.keep(self._connection, asked, given, gone)
+    def reply(self, reply: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Answer, and hang up. `descriptors` are sent with the answer."""
+        self._connection.settimeout(_SEND_S)
+        data = json.dumps(reply).encode() + b"\n"
+        with self._connection, contextlib.suppress(OSError):
+            sent = socket.send_fds(self._connection, [data], list(descriptors)) if descriptors else 0
+            self._connection.sendall(data[sent:])
 
 
 Answer = Callable[[dict[str, Any], DeskClient], None]
@@ -78,7 +67,6 @@ class Desk:
         self._answer = answer
         self._unread: dict[socket.socket, bytes] = {}
         self._pids: dict[socket.socket, int] = {}
-        self._kept: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(path)
@@ -123,59 +111,19 @@ class Desk:
         if request is None:
             client.close()
             return
-        answered = DeskClient(self, client, pid)
+        answered = DeskClient(client, pid)
         try:
             self._answer(request, answered)
         except Malformed as error:
             answered.reply({"error": f"the request is not understood: {error}", "code": 1})
 
-    def keep(
-        self,
-        client: socket.socket,
-        asked: Callable[[], dict[str, Any]],
-        given: Callable[[int], None],
-        gone: Callable[[], None],
-    ) -> None:
-        """For `DeskClient.keep`."""
-
-        def heard() -> None:
-            try:
-                part, descriptors, _, _ = socket.recv_fds(client, 4096, 1, socket.MSG_CMSG_CLOEXEC)
-            except BlockingIOError:
-                return
-            except OSError:
-                part, descriptors = b"", []
-            for descriptor in descriptors:
-                given(descriptor)
-            if part:
-                if not descriptors:
-                    _send(client, asked())
-                return
-            self._loop.ignore(client)
-            self._kept.discard(client)
-            client.close()
-            gone()
-
-        self._kept.add(client)
-        client.setblocking(False)
-        self._loop.watch(client, heard)
-
     def close(self) -> None:
         """Stop to listen; the socket's name goes."""
-        for client in [*self._unread, *self._kept]:
+        for client in self._unread:
             self._loop.ignore(client)
             client.close()
         self._unread.clear()
-        self._kept.clear()
         self._loop.ignore(self._listener)
         self._listener.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-
-
-def _send(client: socket.socket, reply: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    client.settimeout(_SEND_S)
-    data = json.dumps(reply).encode() + b"\n"
-    with contextlib.suppress(OSError):
-        sent = socket.send_fds(client, [data], list(descriptors)) if descriptors else 0
-        client.sendall(data[sent:])

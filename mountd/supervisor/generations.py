@@ -4,14 +4,20 @@ The daemon moves a number when there is to be a new one (mountd/cache/generation
 enters the namespace that it is for; a mount that does not answer holds up that child alone. Each is called by the
 number that was read before it was made. It has gone with the last that has something open, mapped or its working
 directory in it: the kernel says so (inotify), where we may read the root of the mount; else it counts until the end.
+
+A maker tells the daemon by a file of its own (mountd/cache/makers.py), which is locked for as long as it lives. The
+daemon lets nothing go that an older generation may have open. A file that is left without a lock was a killed maker's:
+what it has made may be in use.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
+import struct
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,9 +25,10 @@ from typing import NamedTuple
 from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mountd.supervisor.inotify import IGNORED, Inotify
-from hfs.mountd.supervisor.maker_file import MakerFile
 from hfs.mountd.supervisor.overlay import Layers
 
+NUMBERS = struct.Struct("<QQ")
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW
 MOST = 8
 """Alive at once: at the bound none is made until one has gone, but where names lead astray without it."""
 MOST_NEEDED = 64
@@ -40,6 +47,47 @@ class MadeGeneration(NamedTuple):
     """Of its end; -1: nobody will tell."""
     mount: int = 0
     """As mountinfo has it, as long as it is seen; 0: not known here."""
+
+
+class MakerFile:
+    """In the directory `overlays` of the cache, of this process."""
+
+    def __init__(self, directory: str) -> None:
+        """Raises OSError."""
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | _SAFELY)
+        self._told: tuple[int, int] | None = None
+        try:
+            while True:
+                self._name = f"maker-{os.getpid()}-{os.urandom(4).hex()}"
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFELY
+                self._fd = os.open(self._name, flags, 0o600, dir_fd=self._directory)
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+                if os.fstat(self._fd).st_nlink:
+                    return
+                os.close(self._fd)  # a daemon that has just begun took it for one that was left
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def tell(self, oldest: int, shown: int) -> None:
+        """Raises OSError where the disk has no room, the first time; later what was told before stays."""
+        if (oldest, shown) == self._told:
+            return
+        try:
+            os.pwrite(self._fd, NUMBERS.pack(oldest, shown), 0)
+        except OSError:
+            if self._told is None:
+                raise
+            return  # it has the room that it needs: the disk is broken
+        self._told = oldest, shown
+
+    def close(self, *, removed: bool) -> None:
+        """`removed`: nothing is left that was made. Else it stays, without a lock."""
+        if removed:
+            with contextlib.suppress(OSError):
+                os.unlink(self._name, dir_fd=self._directory)
+        os.close(self._fd)
+        os.close(self._directory)
 
 
 class Generations:

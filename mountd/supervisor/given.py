@@ -13,7 +13,7 @@ import stat
 import time
 
 from hfs.mountd.supervisor.connection import Connection, MountRefused
-from hfs.mountd.supervisor.table import is_shown
+from hfs.mountd.supervisor.table import places_of
 
 _FUSE_DEVICE = (10, 229)  # MISC_MAJOR and FUSE_MINOR, <linux/miscdevice.h>
 _MOUNTED_S = 10.0
@@ -49,7 +49,7 @@ class GivenConnection(Connection):
     @property
     def is_mounted(self) -> bool:
         """Whether the mount is seen in this namespace."""
-        return not self.is_gone and is_shown(self.device)
+        return not self.is_gone and bool(places_of(self.device))
 
     def detach(self) -> None:
         """Who has made the mount takes it away."""

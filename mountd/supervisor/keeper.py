@@ -1,6 +1,6 @@
 """The keeper: one mount from its start to its end, and what it is asked meanwhile.
 
-It is given its order as one JSON object: `config` and `origins` as a daemon gets them, and `keeper`, see order.py. It
+It is given its order as one JSON object: `config` and `origins` as a daemon gets them, and `keeper` (`KeeperOrder`). It
 answers whoever has started it with one line: `ready` or `error` (see hfs/mounting/mounting.py). What its daemons do is
 told in succession.py.
 
@@ -11,8 +11,10 @@ second SIGTERM kills it. What is sent to a daemon is told in mountd/daemon/endin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,15 +25,85 @@ from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
 from hfs.mountd.supervisor.message import Malformed, field
 from hfs.mountd.supervisor.mounts import KeptMount
-from hfs.mountd.supervisor.order import KeeperOrder
 from hfs.mountd.supervisor.references import GONE_S, References
 from hfs.mountd.supervisor.source import CannotBecome
-from hfs.mountd.supervisor.starter import Starter
-from hfs.mountd.supervisor.succession import Succession
-from hfs.mountd.supervisor.systemd import SystemdUnit
+from hfs.mountd.supervisor.succession import Starter, Succession
 from hfs.mountd.supervisor.takeover import TakeOverRefused
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeeperOrder:
+    """What the keeper is told of itself: the key `keeper` of what it reads, written by hfs/mounting/mounting.py."""
+
+    daemon: list[str]
+    """The command that is a daemon."""
+    directory: str
+    """Where it is started."""
+    socket: str | None = None
+    """Where the keeper listens."""
+    foreground: bool = False
+    """Answer in words on stderr, as the command does whose place the keeper has taken."""
+    when_mounted: list[str] = dataclasses.field(default_factory=list)
+    """A command to run then."""
+    permanent: bool = True
+    """The mount stays until it is unmounted; else until the last command that uses it has ended."""
+    given: int = -1
+    """A descriptor of this process: the connection of a mount that somebody else has made. -1: it is made here."""
+    giver: int = -1
+    """A descriptor that tells whoever has given it, by being closed, that all has ended; -1: nobody waits for that."""
+    foreign_pids: bool = False
+    """It may have been mounted in another pid namespace than ours."""
+    session: int = 0
+    """Of whoever makes a permanent one."""
+    linger_s: float = 0.0
+    """How long one that is not permanent waits for the next command."""
+    inherited: dict[str, Any] | None = None
+    """The mount of a keeper that was killed, as it told it (`KeptMount.bequest`), to go on with; `descriptors` besides:
+    the numbers of those that come with it."""
+    resend: bool = True
+    """False: as on a kernel that cannot send requests again. For tests."""
+    standby: bool = True
+
+
+class SystemdUnit:
+    """Tells systemd how the service does, where it has asked for that: sd_notify(3) by hand, three words of it.
+
+    A keeper in the foreground is the main process of a unit of Type=notify. It says when the mount answers, and when it
+    ends; where the unit has a watchdog, it says in half of that time that it still turns. It does not say so for its
+    daemon, which it replaces by itself. Without $NOTIFY_SOCKET, and where nobody listens there, nothing is said.
+    """
+
+    def __init__(self, environ: Mapping[str, str], loop: Loop) -> None:
+        """Nothing is sent before `ready`."""
+        self._loop = loop
+        path = environ.get("NOTIFY_SOCKET", "")
+        self._path = "\0" + path[1:] if path.startswith("@") else path
+        pid, limit_us = environ.get("WATCHDOG_PID", ""), environ.get("WATCHDOG_USEC", "")
+        is_watched = limit_us.isdecimal() and pid in {"", str(os.getpid())}
+        self._again_s = int(limit_us) / 2e6 if is_watched else 0.0
+
+    def ready(self) -> None:
+        """The mount answers."""
+        self._send(b"READY=1")
+        self._turns()
+
+    def stopping(self) -> None:
+        """It ends, by a signal or since it was unmounted."""
+        self._send(b"STOPPING=1")
+
+    def _turns(self) -> None:
+        if self._again_s and self._path:
+            self._send(b"WATCHDOG=1")
+            self._loop.after(self._again_s, self._turns)
+
+    def _send(self, message: bytes) -> None:
+        if not self._path:
+            return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)  # a service manager that is stuck must not stop us
+            sender.sendto(message, self._path)
 
 
 class Keeper:
@@ -65,13 +137,14 @@ class Keeper:
         self._overlay = KeptOverlay(self._mount, self._loop, self._log, noexec=options["noexec"])
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)
+        self._descriptors: list[int] = [] if order.inherited is None else order.inherited["descriptors"]
         self._references = References(
             self._loop,
             self._unused,
             permanent=order.permanent,
             session=order.session,
             linger_s=order.linger_s,
-            inherited=order.inherited is not None,
+            inherited=self._descriptors.pop() if self._descriptors else -1,
         )
         self._stopping = False
 
@@ -89,7 +162,7 @@ class Keeper:
     def _keep(self) -> int:
         try:
             if self._inherited is not None:
-                self._mount.inherit(self._inherited, self._inherited["descriptors"])
+                self._mount.inherit(self._inherited, self._descriptors)
             else:
                 self._mount.open_source(self._succession.given["config"].get("as_user"))
         except CannotBecome as error:
@@ -176,11 +249,13 @@ class Keeper:
         elif what == "overlay":
             self._overlay.begin(_overlay(request), client.reply)
         elif what == "release-session":
-            self._references.release_session(client.session)
+            self._references.release(client.session)
             client.reply({"released": True})
         elif what == "release-job":
             released, is_ending = self._references.release_job(_job(request))
             client.reply({"released": released, "ending": is_ending})
+        elif what == "leave":
+            client.reply({"last": self._references.leave()})
         elif what in {"hold", "hold-session", "hold-job"}:
             self._held(what, request, client)
         else:
@@ -204,32 +279,25 @@ class Keeper:
         if references.ending or self._stopping:
             client.reply({"ending": True})
             return
+        if what == "hold":
+            linger_s = field(request, "linger_s", float, 0.0)
+            bequest, descriptors = self._bequest()
+            users = references.hold(linger_s)
+            client.reply({"held": True, "bequest": bequest}, [*descriptors, users])
+            os.close(users)
+            return
         if what == "hold-session":
-            references.hold_session(client.session, field(request, "command", str, ""))
-            client.reply({"held": True})
-            return
-        if what == "hold-job":
+            references.hold_session(client.session)
+        else:
             references.hold_job(_job(request))
-            client.reply({"held": True})
-            return
-        command, linger_s = field(request, "command", str, ""), field(request, "linger_s", float, 0.0)
-        inherits = field(request, "inherits", bool, default=False)
-        reference = references.hold(client.pid, command, linger_s)
-        bequest, descriptors = self._bequest() if inherits else ({}, [])
-        client.keep(
-            {"held": True, "takes_command": True, **bequest},
-            lambda: {"last": references.is_last(reference), "unsettled": references.is_unsettled(reference)},
-            reference.take_command,
-            lambda: references.gone(reference),
-            descriptors,
-        )
+        client.reply({"held": True})
 
     def _bequest(self) -> tuple[dict[str, Any], list[int]]:
         """What a command that holds the mount needs to have another keeper go on with it; nothing of a mount that
         somebody else has made: they start the next."""
         bequest, descriptors = ({}, []) if self._mount.is_given else self._mount.bequest()
         bequest |= {"given": self._succession.given, "overlay": self._overlay.told} if bequest else {}
-        return {"bequest": bequest} if bequest else {}, descriptors
+        return bequest, descriptors
 
     def _status(self) -> dict[str, Any]:
         return {

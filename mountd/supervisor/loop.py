@@ -20,7 +20,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, Callable[[], None]]] = []
 
-    def watch(self, what: int | socket.socket, call: Callable[[], None]) -> None:
+    def watch(self, what: int | socket.socket, call: Callable[[], object]) -> None:
         """`call` whenever `what` is readable, until `ignore`."""
         self._selector.register(what, selectors.EVENT_READ, call)
 

@@ -18,8 +18,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from hfs.mountd.supervisor.table import device_of, is_overlay, number_of, overlay_lies_at
-from hfs.mountd.supervisor.unmounting import reached
+from hfs.mountd.supervisor.table import number_of, numbered, overlay_lies_at
+from hfs.mountd.supervisor.unmounting import unmounted
 
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = range(428, 433)  # the same on every architecture
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # <linux/mount.h>
@@ -27,7 +27,7 @@ _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _CLONE, _EMPTY_PATH, _BENEATH = 1, 0x4, 0x200
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_MNT_DETACH, _NOFOLLOW = 2, 8
+_MNT_DETACH = 2
 _MS_REC, _MS_SLAVE = 16384, 1 << 19  # <sys/mount.h>
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 SOCKET_XATTR = "user.hfs.socket"
@@ -53,7 +53,7 @@ class Layers(NamedTuple):
     number: str
     """The file that says when a new generation is to be made (mountd/cache/generation.py)."""
     makers: str | None = None
-    """The directory where whoever makes them says so (maker_file.py); None: the daemon is of a release without one."""
+    """The directory where whoever makes them says so (generations.py); None: the daemon is of a release without one."""
     device: str = ""
     """Of the mount, as in mountinfo; empty: any."""
     noexec: bool = False
@@ -112,13 +112,9 @@ def take_away(place: str, *, lazily: bool = True) -> bool:
     `lazily` False: raises OSError (EBUSY) then."""
     found = False
     while overlay_lies_at(place):
-        with contextlib.ExitStack() as stack:
-            path = place
-            if os.geteuid() == 0:
-                path, number = stack.enter_context(reached(place))
-                if not is_overlay(number):
-                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), place)  # its path leads elsewhere by now
-            _checked(_libc.umount2(os.fsencode(path), _NOFOLLOW | (_MNT_DETACH if lazily else 0)))
+        number = unmounted(place, _MNT_DETACH if lazily else 0, lambda mount: mount.is_our_overlay)
+        if number:
+            raise OSError(number, os.strerror(number), place)
         found = True
     return found
 
@@ -192,7 +188,8 @@ def _short(path: str, stack: contextlib.ExitStack) -> str:
 def _root_of(place: str, device: str) -> int:
     """A descriptor of the root of the mount of this device, which is seen at `place`."""
     root = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    if device and device_of(number_of(root)) != device:
+    mount = numbered(number_of(root)) if device else None
+    if device and (mount is None or mount.device != device):
         os.close(root)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # it was unmounted
     return root

@@ -1,59 +1,35 @@
 """Who uses the mount beside whoever has made it: commands that joined it, and when the mount goes with the last.
 
-    a command    `hfs run`: a connection that stays open; over when it closes, also by kill -9, and the command, whose
-                 descriptor (pidfd) it has sent, has ended
+    a command    `hfs run`, and what it has started: each holds a lock (flock, shared) on one file in memory, of which
+                 the keeper gives a descriptor to whoever joins. The kernel releases it, also at kill -9
     a session    `hfs mount`: the process that leads the caller's session (setsid(2)); over when that ends, or unmounts
     a job        `hfs mount --job`, in a prolog: a name; over when the epilog says so, or `hfs sweep` for it
     a mount      `hfs mount` that has made it: over when somebody unmounts
 
-While none is left the mount is taken away, after `linger_s` in which another may come. Where nobody ever joined,
-whoever unmounts does so at once, from any session; else what others hold stays, and the caller is told who they are.
+While none is left the mount is taken away, after `linger_s` in which another may come. Who takes it away has the lock
+alone until it has gone, so nobody joins meanwhile. The file goes on with a mount whose keeper was killed: whoever has
+joined holds it still. Where nobody ever joined, whoever unmounts does so at once, from any session; else what others
+hold stays, and the caller is told who they are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hfs.mountd.supervisor.loop import Loop
 
+_LOOK_S = 0.5
+"""Between two looks at the lock. The pulse of the daemon is looked at as often."""
 _COME_S = 10.0
 """In which the command that has made a mount for itself says that it is there, once it answers."""
-_SETTLED_S = 5.0
-"""In which those who used an inherited mount have noticed that it has another keeper: they look twice a second."""
 GONE_S = 10.0
 """In which whoever unmounts has done so; this process ends with the mount."""
-
-
-@dataclass
-class Reference:
-    """One that holds the mount."""
-
-    pid: int
-    command: str
-    session: int = 0
-    """Of an `hfs mount`; 0: a command that is connected."""
-    pidfd: int = -1
-    job: str = ""
-    """As the batch system calls it; empty: no job."""
-
-    def take_command(self, pidfd: int) -> None:
-        """The command runs as this process. It may outlive the `hfs run` that has started it. What is no pidfd is of no
-        use, and could not even be waited for."""
-        if not _is_pidfd(pidfd):
-            os.close(pidfd)
-            return
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-        self.pidfd = pidfd
-
-    def told(self) -> dict[str, Any]:
-        """For people."""
-        told = {"pid": self.session or self.pid, "command": self.command, "session": bool(self.session)}
-        return {**told, "job": self.job} if self.job else told
+_LOCKS = "/proc/locks"
+_SHOWN = 200
 
 
 class References:
@@ -67,107 +43,99 @@ class References:
         permanent: bool,
         session: int,
         linger_s: float,
-        inherited: bool = False,
+        inherited: int = -1,
     ) -> None:
-        """`permanent`: made by `hfs mount`, from `session`. `inherited`: of a keeper that was killed, which others than
-        the one that has started this one may have held."""
+        """`permanent`: made by `hfs mount`, from `session`. `inherited`: the file of a keeper that was killed, a
+        descriptor that is ours from here on; -1: there was none before. Raises OSError."""
         self._loop = loop
         self._end = end
         self._linger_s = linger_s
+        self._left_s = _COME_S
+        """How long it is kept if nobody uses it."""
         self._permanent = permanent
         self._maker = session if permanent else 0
-        self._settling = inherited
-        """Who holds it is not known yet."""
         self._joined = False
-        self._held: list[Reference] = []
-        self._last: Reference | None = None
-        """The one that was told to take the mount away."""
-        self._turn = 0
-        """Counts who comes and goes: what was to be looked at before is looked at no more."""
+        self._holders: dict[int | str, int] = {}
+        """Sessions, with a descriptor (pidfd) of the leader of each, and jobs."""
+        self._is_unmounting = False
+        self._has_ended = False
         self.ending = False
         """Nobody may join any more."""
+        # Another process's lock is released with the last descriptor of what that process has opened, so nobody locks
+        # what somebody else has opened.
+        given = inherited if inherited >= 0 else os.memfd_create("hfs-users", os.MFD_CLOEXEC)
+        try:
+            self._lock = _opened(given)
+        finally:
+            os.close(given)
 
     def answers(self) -> None:
         """The mount answers: whoever has made it for itself must come now."""
-        if not self._permanent:
-            self._look_after(_COME_S)
-        if self._settling:
-            self._loop.after(_SETTLED_S, self._settled)
+        self._loop.after(_LOOK_S, self._look)
 
     def told(self) -> list[dict[str, Any]]:
         """For people: who holds it."""
-        return [reference.told() for reference in self._held]
+        mounts = {"pid": 0, "command": "hfs mount"}
+        told: list[dict[str, Any]] = [
+            mounts | ({"session": False, "job": who} if isinstance(who, str) else {"session": True, "pid": who})
+            for who in self._holders
+        ]
+        return told + [{"pid": pid, "command": _command_of(pid), "session": False} for pid in self._lockers()]
 
-    def hold(self, pid: int, command: str, linger_s: float) -> Reference:
-        """A command joins; to be given up by `release`."""
+    def hold(self, linger_s: float) -> int:
+        """A command joins, if it can lock this file; to be sent to it and closed. Raises OSError."""
+        self._joined = True
         self._linger_s = linger_s
-        return self._enter(Reference(pid, command))
+        self._left_s = max(self._left_s, linger_s)
+        return _opened(self._lock)
 
-    def gone(self, reference: Reference) -> None:
-        """The `hfs run` has ended; its command may not have."""
-        if reference in self._held and reference.pidfd >= 0:
-            if reference is self._last:
-                self.ending, self._last = False, None
-            reference.pid = _pid_of(reference.pidfd) or reference.pid
-            self._loop.watch(reference.pidfd, lambda: self.release(reference))
-        else:
-            self.release(reference)
+    def leave(self) -> bool:
+        """A command that has the lock alone would take the mount away: whether it may. If so nobody joins any more."""
+        if self._is_kept or self._linger_s:
+            return False
+        self.ending = True
+        return True
 
-    def hold_session(self, session: int, command: str) -> None:
+    def hold_session(self, session: int) -> None:
         """An `hfs mount` joins, for as long as its session."""
         self._joined = True
-        if not session:  # of another pid namespace: held until unmounted
-            self._permanent = True
+        if session in self._holders or session == self._maker != 0:
             return
-        if session in {reference.session for reference in self._held} or session == self._maker:
-            return
-        reference = Reference(session, command, session)
         try:
-            reference.pidfd = os.pidfd_open(session)
-        except OSError:  # it has ended, or is of another namespace: held until unmounted
+            descriptor = os.pidfd_open(session) if session else -1
+        except OSError:
+            descriptor = -1
+        if descriptor < 0:  # of another pid namespace, or it has ended: held until unmounted
             self._permanent = True
             return
-        self._enter(reference)
-        self._loop.watch(reference.pidfd, lambda: self.release(reference))
+        self._holders[session] = descriptor
+        self._loop.watch(descriptor, lambda: self.release(session))
 
     def hold_job(self, job: str) -> None:
         """A job joins, if it has not yet."""
-        if job not in {reference.job for reference in self._held}:
-            self._enter(Reference(0, "hfs mount", job=job))
+        self._joined = True
+        self._holders.setdefault(job, -1)
+
+    def release(self, who: int | str) -> bool:
+        """A session or a job that joined uses the mount no more; False: it had not joined."""
+        if who not in self._holders:
+            return False
+        self._left_s = self._linger_s
+        descriptor = self._holders.pop(who)
+        if descriptor >= 0:
+            self._loop.ignore(descriptor)
+            os.close(descriptor)
+        return True
 
     def release_job(self, job: str) -> tuple[bool, bool]:
         """A job uses the mount no more: whether it did, and whether the mount goes now."""
-        found = [held for held in self._held if held.job == job != ""]
-        for reference in found:
-            self.release(reference)
-        return bool(found), bool(found) and not (self._held or self._permanent or self._linger_s)
-
-    def is_last(self, reference: Reference) -> bool:
-        """Whether the mount goes when this one is given up; if so, nobody may join any more."""
-        if self._permanent or self._linger_s or self._held != [reference] or self._settling:
-            return False
-        self.ending, self._last = True, reference
-        return True
-
-    def is_unsettled(self, reference: Reference) -> bool:
-        """Whether it may be the last: to be asked again."""
-        return self._settling and self._held == [reference]
-
-    def release(self, reference: Reference) -> None:
-        """It has gone."""
-        if reference in self._held:
-            self._held.remove(reference)
-            if reference.pidfd >= 0:
-                self._loop.ignore(reference.pidfd)
-                os.close(reference.pidfd)
-            if reference is self._last:  # killed before it had taken the mount away, or it could not
-                self.ending, self._last = False, None
-            self._look_after(self._linger_s)
-
-    def release_session(self, session: int) -> None:
-        """A session that joined uses the mount no more."""
-        for reference in [held for held in self._held if held.session == session != 0]:
-            self.release(reference)
+        if not self.release(job):
+            return False, False
+        goes = not (self._is_kept or self._linger_s) and self._is_alone()
+        if goes:
+            self.ending = True
+            self._loop.after(0.0, self._finish)
+        return True, goes
 
     def unmount(self, session: int, *, lazy: bool) -> list[dict[str, Any]]:
         """Somebody of this session unmounts. Who holds the mount still; nobody: the caller takes it away. `lazy`: it is
@@ -175,62 +143,83 @@ class References:
         if lazy:
             self.ending = True
             return []
-        if self._joined and self._maker and self._maker != session:
-            self._watch_maker()
-        self._permanent, self._maker = False, 0
-        self.release_session(session)
-        if not self._held:
-            self.ending = True
-            self._loop.after(GONE_S, self.stays)
-        return self.told()
+        maker, self._maker, self._permanent = self._maker, 0, False
+        if self._joined and maker and maker != session:
+            # Others have joined, so what the maker's session does with the mount counts as theirs does.
+            self.hold_session(maker)
+            self._permanent = False
+        self.release(session)
+        if self._is_kept or not self._is_alone():
+            return self.told() or [{"pid": 0, "command": "of another pid namespace", "session": False}]
+        self.ending = self._is_unmounting = True
+        self._loop.after(GONE_S, self.stays)
+        return []
 
     def stays(self) -> None:
         """Whoever wanted to take it away could not: it was in use."""
-        self.ending, self._permanent = False, True
+        self.ending = self._is_unmounting = False
+        self._permanent = True
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for reference in self._held:
-            if reference.pidfd >= 0:
-                os.close(reference.pidfd)
-        self._held.clear()
+        self._has_ended = True
+        for who in list(self._holders):
+            self.release(who)
+        os.close(self._lock)
 
-    def _enter(self, reference: Reference) -> Reference:
-        self._joined = True
-        self._turn += 1
-        self._held.append(reference)
-        return reference
+    @property
+    def _is_kept(self) -> bool:
+        """Whether others than commands use it."""
+        return self._permanent or bool(self._holders)
 
-    def _watch_maker(self) -> None:
-        """Others have joined, so what the maker's session does with the mount counts as theirs does."""
-        maker, self._maker = self._maker, 0
-        self._permanent = False
-        self.hold_session(maker, "hfs mount")
-        self._permanent = False
+    def _is_alone(self) -> bool:
+        """Whether no command uses it; if so, none can join until the lock is released."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
-    def _settled(self) -> None:
-        self._settling = False
-        self._look_after(self._linger_s)
+    def _look(self) -> None:
+        if self._has_ended:
+            return
+        self._loop.after(_LOOK_S, self._look)
+        if self._is_unmounting:
+            return
+        if self._is_kept or not self._is_alone():
+            self._left_s = self._linger_s
+            return
+        self._left_s -= _LOOK_S
+        if self.ending or self._left_s <= 0:  # whoever was to take it away was killed before, or could not
+            self._finish()
+        else:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _look_after(self, seconds: float) -> None:
-        self._turn += 1
-        turn = self._turn
-        self._loop.after(seconds, lambda: self._look(turn))
-
-    def _look(self, turn: int) -> None:
-        is_held = bool(self._held) or self._permanent or self._settling
-        if turn == self._turn and not is_held and not self.ending:
-            self.ending = True
+    def _finish(self) -> None:
+        if not self._has_ended:
+            self.ending = self._has_ended = True
             self._end()
 
+    def _lockers(self) -> Iterator[int]:
+        """Processes of commands that hold it, as far as they are of our pid namespace: proc_locks(5)."""
+        found = os.fstat(self._lock)
+        name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        with contextlib.suppress(OSError), open(_LOCKS, encoding="ascii", errors="replace") as lines:
+            for fields in map(str.split, lines):
+                if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == name and int(fields[4]) != os.getpid():
+                    yield int(fields[4])
 
-def _is_pidfd(descriptor: int) -> bool:
-    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii", errors="replace") as file:
-        return any(line.startswith("Pid:") for line in file)
+
+def _opened(descriptor: int) -> int:
+    """Of the same file, with locks of its own."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
 
 
-def _pid_of(pidfd: int) -> int:
-    """0: it has ended, or is of another pid namespace."""
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
-        return max(0, next((int(line.split()[1]) for line in file if line.startswith("Pid:")), 0))
-    return 0
+def _command_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(_SHOWN).rstrip(b"\0").replace(b"\0", b" ")
+    except OSError:
+        words = b""
+    return words.decode(errors="replace") or "ended; what it has started goes on"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hfs.mountd.supervisor.children import Children
+from hfs.mountd.supervisor.children import Children, Standby
 from hfs.mountd.supervisor.connection import MountRefused
 from hfs.mountd.supervisor.daemons import Daemon, Program
 from hfs.mountd.supervisor.desk import Reply
@@ -22,8 +23,6 @@ from hfs.mountd.supervisor.loop import Loop
 from hfs.mountd.supervisor.mounts import KeptMount
 from hfs.mountd.supervisor.refusing import Refusing
 from hfs.mountd.supervisor.restarts import Restarts
-from hfs.mountd.supervisor.standby import Standby
-from hfs.mountd.supervisor.starter import Starter
 from hfs.mountd.supervisor.takeover import TakeOver, TakeOverRefused
 from hfs.mountd.supervisor.watch import Watch
 
@@ -32,6 +31,27 @@ _READY_S = 60.0
 second at most."""
 _READY_BESIDE_S = 10.0
 """The same beside one that was killed and stays: it may wait for what that one holds in the kernel."""
+
+
+class Starter:
+    """Whoever has started the mount: told once, by `answer`, `{"ready": pid}` or `{"error": text, "code": n}`."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], None], when_mounted: Sequence[str], directory: str) -> None:
+        """`when_mounted`: a command to run, in `directory`, once the mount answers; empty: none."""
+        self._answer = answer
+        self._when_mounted = when_mounted
+        self._directory = directory
+        self.is_told = False
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """The first record is the answer; others change nothing."""
+        if self.is_told:
+            return
+        self.is_told = True
+        self._answer(record)
+        if "ready" in record and self._when_mounted:
+            started = subprocess.Popen(self._when_mounted, stdin=subprocess.DEVNULL, cwd=self._directory)
+            started.returncode = 0  # waited for as all children are
 
 
 class Succession:

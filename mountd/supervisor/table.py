@@ -1,67 +1,130 @@
-"""What is mounted where, from /proc/self/mountinfo (proc(5)): nothing here touches a mount.
+"""What is mounted where, from /proc/self/mountinfo (proc(5)): nothing here touches a mount, so nothing can hang.
 
 An overlay of ours (overlay.py) is not what is meant where a mount is looked for: it lies over one, and shows that. Most
-here see through it. `hfs.mounting.mountinfo` is the same for commands.
+here see through it. `hfs.mounting.mountinfo` has more for commands.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from typing import NamedTuple
 
-_OURS = b"hfs\\043"
-"""How the source of our mounts begins: `hfs#`."""
-_TABLE = "/proc/self/mountinfo"
-_ESCAPES = ((b"\\", b"\\134"), (b" ", b"\\040"), (b"\t", b"\\011"), (b"\n", b"\\012"))
+HFS_TYPE = "fuse.hfs"
+TABLE = "/proc/self/mountinfo"
+_PLAIN_TYPE = "fuse"
+"""Of mounts that a container's runtime has made, whatever serves them."""
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_OWNER = re.compile(r"(?:^|,)user_id=([0-9]+)")
+
+
+class Mount(NamedTuple):
+    """One line of mountinfo. Texts are decoded with surrogateescape, escapes undone."""
+
+    mount_id: int
+    device: str
+    """ "MAJOR:MINOR"."""
+    mountpoint: str
+    options: str
+    fstype: str
+    source: str
+    super_options: str = ""
+    root: str = "/"
+    """The directory of the file system that is seen there: below its own where only a part of it was bound there."""
+    parent_id: int = 0
+    """Of the mount that it lies on."""
+
+    @property
+    def part(self) -> str:
+        """`root` as the daemon of a mount names paths: relative to its own root; empty: all is seen."""
+        return self.root.strip("/")
+
+    @property
+    def is_our_overlay(self) -> bool:
+        """It lies over a mount of hfs, which is what is meant there."""
+        return self.fstype == "overlay" and self.source.startswith("hfs#")
+
+    @property
+    def may_be_hfs(self) -> bool:
+        """Whether it is worth asking whether hfs answers there."""
+        return self.fstype in {HFS_TYPE, _PLAIN_TYPE}
+
+    @property
+    def owner_uid(self) -> int | None:
+        """Who mounted it, where the file system says so: FUSE does. None: the kernel serves it."""
+        match = _OWNER.search(self.super_options)
+        return int(match[1]) if match else None
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether another plain user serves it, who need not answer."""
+        return self.owner_uid not in {None, 0, os.geteuid()}
+
+    @property
+    def is_for_others(self) -> bool:
+        """Whether others than who mounted it may look into it."""
+        return "allow_other" in self.super_options.split(",")
+
+
+def parse(table: str) -> list[Mount]:
+    """The mounts of a mountinfo table, in its order. Lines that are no mount are left out."""
+    found = []
+    for line in table.split("\n"):
+        left, separator, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if not separator or len(before) < 6 or len(after) < 2:
+            continue
+        found.append(
+            Mount(
+                mount_id=int(before[0]),
+                device=before[2],
+                mountpoint=_plain(before[4]),
+                options=before[5],
+                fstype=_plain(after[0]),
+                source=_plain(after[1]),
+                super_options=after[2] if len(after) > 2 else "",
+                root=_plain(before[3]),
+                parent_id=int(before[1]),
+            )
+        )
+    return found
+
+
+def read(process: int | str = "self") -> list[Mount]:
+    """What this process sees mounted, overlays of ours too. Of another one: raises OSError."""
+    with open(TABLE.replace("self", str(process)), encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        return parse(file.read())
 
 
 def device_at(mountpoint: str) -> str | None:
     """ "MAJOR:MINOR" of the mount on top at exactly this path; None: nothing is mounted there."""
-    fields = _at(mountpoint)
-    return fields[2].decode() if fields else None
+    found = _under_overlays(_stack(mountpoint, read()))
+    return found.device if found else None
 
 
 def number_at(mountpoint: str) -> int | None:
     """Of that mount, as mountinfo has it."""
-    fields = _at(mountpoint)
-    return int(fields[0]) if fields else None
-
-
-def is_shown(device: str) -> bool:
-    """Whether a mount of this device lies on top anywhere in this mount namespace."""
-    return bool(places_of(device))
+    found = _under_overlays(_stack(mountpoint, read()))
+    return found.mount_id if found else None
 
 
 def places_of(device: str) -> list[str]:
-    """Where the mount of this device lies on top, the one that was mounted last first."""
-    tops = []
-    for place, stack in _stacks().items():
-        found = [fields for fields in stack if not _is_overlay(fields)]
-        if found and found[-1][2].decode() == device:
-            tops.append((int(found[-1][0]), _plain(place)))
-    return [place for _, place in sorted(tops, reverse=True)]
+    """Where the mount of this device lies on top in this mount namespace, the one that was mounted last first."""
+    table = read()
+    places = {mount.mountpoint for mount in table if mount.device == device}
+    tops = [found for place in places if (found := _under_overlays(_stack(place, table))) and found.device == device]
+    return [mount.mountpoint for mount in sorted(tops, reverse=True)]
 
 
 def overlay_lies_at(place: str) -> bool:
     """Whether an overlay of ours lies on top there."""
-    stack = _stacks(place).get(_escaped(place), [])
-    return bool(stack) and _is_overlay(stack[-1])
+    stack = _stack(place, read())
+    return bool(stack) and stack[-1].is_our_overlay
 
 
-def is_overlay(number: int) -> bool:
-    """Whether this mount is an overlay of ours."""
-    line = _line_of(number)
-    return bool(line) and _is_overlay(line.split(b" "))
-
-
-def device_of(number: int) -> str | None:
-    """ "MAJOR:MINOR" of a mount; None: it is gone."""
-    line = _line_of(number)
-    return line.split(b" ", 3)[2].decode() if line else None
-
-
-def options_of(number: int) -> str:
-    """Of the file system of a mount; empty: it is gone."""
-    return os.fsdecode(_line_of(number).rstrip(b"\n").rpartition(b" ")[2])
+def numbered(number: int) -> Mount | None:
+    """The mount of this number; None: it is gone."""
+    return next((mount for mount in read() if mount.mount_id == number), None)
 
 
 def number_of(descriptor: int) -> int:
@@ -70,53 +133,23 @@ def number_of(descriptor: int) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
 
 
-def _at(place: str) -> list[bytes]:
-    found = [fields for fields in _stacks(place).get(_escaped(place), []) if not _is_overlay(fields)]
-    return found[-1] if found else []
+def _under_overlays(stack: list[Mount]) -> Mount | None:
+    return next((mount for mount in reversed(stack) if not mount.is_our_overlay), None)
 
 
-def _stacks(place: str | None = None) -> dict[bytes, list[list[bytes]]]:
-    """By mountpoint the fields of what is mounted there, the uppermost last. `place`: only what is mounted there. The
-    table has them in the order in which they were made, and a mount may have been put beneath another."""
-    wanted = None if place is None else _escaped(place)
-    found: dict[bytes, list[list[bytes]]] = {}
-    with open(_TABLE, "rb") as lines:
-        for line in lines:
-            fields = line.split(b" ")
-            if wanted is None or fields[4] == wanted:
-                found.setdefault(fields[4], []).append(fields)
-    return {each: _in_order(stack) if len(stack) > 1 else stack for each, stack in found.items()}
-
-
-def _in_order(stack: list[list[bytes]]) -> list[list[bytes]]:
-    by_number = {fields[0]: fields for fields in stack}
-    covered = {fields[1] for fields in stack if fields[1] != fields[0]}  # a root may be its own parent
-    above: list[bytes] | None = by_number.pop([fields[0] for fields in stack if fields[0] not in covered][-1])
-    found: list[list[bytes]] = []
+def _stack(place: str, table: list[Mount]) -> list[Mount]:
+    """What is mounted there, the uppermost last. The table has them in the order in which they were made, and a mount
+    may have been put beneath another."""
+    by_number = {mount.mount_id: mount for mount in table if mount.mountpoint == place}
+    covered = {mount.parent_id for mount in by_number.values() if mount.parent_id != mount.mount_id}  # a root's own
+    above = by_number.pop([number for number in by_number if number not in covered][-1]) if by_number else None
+    found: list[Mount] = []
     while above is not None:
         found.append(above)
-        above = by_number.pop(above[1], None)
+        above = by_number.pop(above.parent_id, None)
     return found[::-1]
 
 
-def _is_overlay(fields: list[bytes]) -> bool:
-    at = fields.index(b"-", 6) if b"-" in fields[6:] else 0
-    return bool(at) and fields[at + 1] == b"overlay" and fields[at + 2].startswith(_OURS)
-
-
-def _line_of(number: int) -> bytes:
-    with open(_TABLE, "rb") as lines:
-        return next((line for line in lines if line.startswith(b"%d " % number)), b"")
-
-
-def _escaped(path: str) -> bytes:
-    found = os.fsencode(path)
-    for byte, code in _ESCAPES:
-        found = found.replace(byte, code)
-    return found
-
-
-def _plain(place: bytes) -> str:
-    for byte, code in reversed(_ESCAPES):
-        place = place.replace(code, byte)
-    return os.fsdecode(place)
+def _plain(text: str) -> str:
+    """Undo the octal escapes that the kernel writes for space, tab, newline and backslash."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -9,15 +9,30 @@ keeper knows nothing.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from hfs.mountd.supervisor.table import number_of, options_of
+from hfs.mountd.supervisor.table import Mount, number_of, numbered
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_SERVER = re.compile("(?:^|,)user_id=([0-9]+)")
+_UMOUNT_NOFOLLOW = 8  # <sys/mount.h>
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def unmounted(mountpoint: str, flags: int, is_meant: Callable[[Mount], bool] | None = None) -> int:
+    """Unmount what lies on top there: 0, or the errno of umount2(2); ESTALE: root finds another than is meant. None:
+    whatever is there. Raises OSError as `reached`."""
+    with contextlib.ExitStack() as stack:
+        path = mountpoint
+        if is_meant is not None and os.geteuid() == 0:  # others take away by fusermount3, which looks for itself
+            path, number = stack.enter_context(reached(mountpoint))
+            mount = numbered(number)
+            if mount is None or not is_meant(mount):
+                return errno.ESTALE
+        return 0 if _libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW | flags) == 0 else ctypes.get_errno()
 
 
 @contextlib.contextmanager
@@ -33,9 +48,9 @@ def reached(mountpoint: str) -> Iterator[tuple[str, int]]:
             below = os.open(part, _STEP | os.O_DIRECTORY, dir_fd=directory)
             os.close(directory)
             directory, before, number = below, number, number_of(below)
-            if number != before and _server_of(number) not in {None, 0, os.geteuid()}:
-                text = f"lies in a file system that user {_server_of(number)} serves"
-                raise PermissionError(errno.EPERM, text, part)
+            served_by = None if number == before else _server_of(number)
+            if served_by not in {None, 0, os.geteuid()}:
+                raise PermissionError(errno.EPERM, f"lies in a file system that user {served_by} serves", part)
         end = os.open(name, _STEP, dir_fd=directory)
         try:
             number = number_of(end)
@@ -48,5 +63,5 @@ def reached(mountpoint: str) -> Iterator[tuple[str, int]]:
 
 def _server_of(number: int) -> int | None:
     """Who has mounted it, where a process serves it; None: the kernel does, or it is gone."""
-    found = _SERVER.search(options_of(number))
-    return int(found[1]) if found else None
+    mount = numbered(number)
+    return None if mount is None else mount.owner_uid

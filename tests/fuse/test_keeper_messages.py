@@ -13,8 +13,9 @@ HfsMount = Callable[..., Hfs]
 
 VALUES = ["", "x", None, True, -1, 1.5, 10**400, [], [None], {}, {"x": 1}, "\ud800", "\0", "x" * 99]
 REQUESTS: dict[str, tuple[str, ...]] = {
-    "hold": ("command", "linger_s", "inherits"),
-    "hold-session": ("command",),
+    "hold": ("linger_s",),
+    "hold-session": ("session",),
+    "leave": ("leave",),
     "hold-job": ("job",),
     "release-job": ("job",),
     "release-session": ("session",),
@@ -36,15 +37,14 @@ def messages(config: dict[str, object]) -> list[bytes]:
 
 
 def say(path: str, message: bytes, descriptors: list[int] | None = None) -> bytes:
-    """What is answered; the connection is closed then, as by a program that has ended."""
+    """What is answered. `descriptors` are sent, and nobody has asked for them."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(20)
         connection.connect(path)
-        connection.sendall(message + b"\n")
-        answer = connection.recv(1 << 16)
-        for descriptor in descriptors or []:
-            socket.send_fds(connection, [b"command\n"], [descriptor])
-        return answer
+        if descriptors:
+            socket.send_fds(connection, [message], descriptors)
+        connection.sendall(b"\n" if descriptors else message + b"\n")
+        return connection.recv(1 << 16)
 
 
 def test_a_malformed_message_does_not_end_the_keeper(tmp_path: Path, hfs_mount: HfsMount) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hfs.client.client import find_socket
-from hfs.mountd.supervisor.maker_file import NUMBERS
+from hfs.mountd.supervisor.generations import NUMBERS
 from hfs.mountd.supervisor.table import device_at, overlay_lies_at
 from hfs.mounting import mountinfo
 from tests.fuse.harness import Hfs, environment, hfs_command, kill, must, run, stopped, unmount_lazily, wait_gone

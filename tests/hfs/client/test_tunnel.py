@@ -284,7 +284,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """All paths lie in a mount of hfs at /m."""
     mount = Mount(1, "0:9", "/m", "ro", "fuse.hfs", "hfs#/s")
     monkeypatch.setattr(control_socket.mountinfo, "canonical", lambda path: path)
-    monkeypatch.setattr(control_socket.mountinfo, "_all", lambda *_: [mount])
+    monkeypatch.setattr(control_socket.mountinfo, "read", lambda *_: [mount])
 
 
 def through(how: Callable[[str, float], socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_a_socket_that_is_seen_is_used(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("seen")
 def test_no_connection_goes_through_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
     overlay = Mount(2, "0:10", "/m", "ro", "overlay", "hfs#/s")
-    monkeypatch.setattr(control_socket.mountinfo, "_all", lambda *_: [overlay])
+    monkeypatch.setattr(control_socket.mountinfo, "read", lambda *_: [overlay])
     with pytest.raises(
         DaemonSilent, match="no connection goes through the overlay at /m/x: have /absent seen here too"
     ):

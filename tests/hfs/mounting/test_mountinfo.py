@@ -31,6 +31,7 @@ def test_a_line_in_all_its_parts() -> None:
         fstype="fuse.hfs",
         source="hfs#/lustre/a b",
         super_options="ro,user_id=7,group_id=0",
+        parent_id=22,
     )
     assert [mount.owner_uid for mount in MOUNTS[:5]] == [None, None, 7, 0, 1000]
     assert len(MOUNTS) == 9

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.supervisor import generations as module
-from hfs.mountd.supervisor.generations import MOST, MOST_NEEDED, Generations
-from hfs.mountd.supervisor.maker_file import NUMBERS
+from hfs.mountd.supervisor.generations import MOST, MOST_NEEDED, NUMBERS, Generations
 from hfs.mountd.supervisor.overlay import Layers
 
 # Of a process with threads, as a worker of the tests has: the child only works on files (Python 3.12).

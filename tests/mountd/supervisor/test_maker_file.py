@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.supervisor import maker_file
-from hfs.mountd.supervisor.maker_file import NUMBERS, MakerFile
+from hfs.mountd.supervisor import generations
+from hfs.mountd.supervisor.generations import NUMBERS, MakerFile
 
 
 def said(folder: Path) -> tuple[int, ...]:
@@ -23,7 +23,7 @@ def refuse(*_: object) -> int:
 def test_one_that_a_new_daemon_took_for_a_left_one_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, removed = maker_file.fcntl.flock, []
+    lock, removed = generations.fcntl.flock, []
 
     def late(fd: int, how: int) -> None:
         if not removed:
@@ -31,7 +31,7 @@ def test_one_that_a_new_daemon_took_for_a_left_one_is_made_again(
             removed[0].unlink()
         lock(fd, how)
 
-    monkeypatch.setattr(maker_file.fcntl, "flock", late)
+    monkeypatch.setattr(generations.fcntl, "flock", late)
     made = MakerFile(str(tmp_path))
     made.tell(1, 2)
     assert said(tmp_path) == (1, 2)

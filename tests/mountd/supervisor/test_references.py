@@ -1,8 +1,11 @@
-"""Who holds a mount, and when it goes: virtual time, and sessions that are real processes."""
+"""Who holds a mount, and when it goes: virtual time, real locks, and sessions that are real processes."""
 
+import fcntl
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -10,16 +13,22 @@ from hfs.mountd.supervisor.loop import Loop
 from hfs.mountd.supervisor.references import References
 
 
+@dataclass(order=True)
+class _Timer:
+    when_s: float
+    call: Callable[[], None] = field(compare=False)
+
+
 class FakeLoop(Loop):
     """Time passes by `pass_s`; descriptors are only remembered."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.watched: dict[int, Callable[[], None]] = {}
-        self._due: list[tuple[float, Callable[[], None]]] = []
+        self.watched: dict[int, Callable[[], object]] = {}
+        self._due: list[_Timer] = []
         self._now_s = 0.0
 
-    def watch(self, what: object, call: Callable[[], None]) -> None:
+    def watch(self, what: object, call: Callable[[], object]) -> None:
         assert isinstance(what, int)
         self.watched[what] = call
 
@@ -28,26 +37,45 @@ class FakeLoop(Loop):
         self.watched.pop(what, None)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._due.append((self._now_s + seconds, call))
+        self._due.append(_Timer(self._now_s + seconds, call))
 
     def pass_s(self, seconds: float) -> None:
-        self._now_s += seconds
-        due = [call for when_s, call in self._due if when_s <= self._now_s]
-        self._due = [timer for timer in self._due if timer[0] > self._now_s]
-        for call in due:
-            call()
+        until_s = self._now_s + seconds
+        while due := sorted(timer for timer in self._due if timer.when_s <= until_s):
+            self._now_s = due[0].when_s
+            self._due.remove(due[0])
+            due[0].call()
+        self._now_s = until_s
 
 
 class Kept:
-    """References of one mount, and how often it was ended."""
+    """References of one mount that answers, and how often it was ended."""
 
-    def __init__(self, *, permanent: bool, session: int = 0, linger_s: float = 0.0) -> None:
+    def __init__(self, *, permanent: bool, session: int = 0, linger_s: float = 0.0, inherited: int = -1) -> None:
         self.loop = FakeLoop()
         self.ends = 0
-        self.references = References(self.loop, self._end, permanent=permanent, session=session, linger_s=linger_s)
+        self.references = References(
+            self.loop, self._end, permanent=permanent, session=session, linger_s=linger_s, inherited=inherited
+        )
+        self.references.answers()
 
     def _end(self) -> None:
         self.ends += 1
+
+    def hold(self, linger_s: float = 0.0) -> int:
+        """A command joins. Raises BlockingIOError: it cannot."""
+        descriptor = self.references.hold(linger_s)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return descriptor
+
+
+def is_alone(descriptor: int) -> bool:
+    """As a command finds out that leaves."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @pytest.fixture
@@ -62,70 +90,119 @@ def sessions() -> Iterator[list[int]]:
 
 def test_a_mount_of_one_command_ends_with_it() -> None:
     kept = Kept(permanent=False)
-    kept.references.answers()
-    first = kept.references.hold(5, "train", 0.0)
+    first = kept.hold()
     kept.loop.pass_s(100)
     assert kept.ends == 0
-    kept.references.release(first)
-    kept.loop.pass_s(0)
+    os.close(first)
+    kept.loop.pass_s(0.5)
     assert kept.ends == 1
     assert kept.references.ending
+    with pytest.raises(BlockingIOError):
+        kept.hold()
 
 
 def test_a_mount_that_its_command_never_comes_for_ends() -> None:
     kept = Kept(permanent=False)
-    kept.references.answers()
-    kept.loop.pass_s(100)
-    assert kept.ends == 1
-
-
-def test_the_last_of_several_ends_it_and_knows() -> None:
-    kept = Kept(permanent=False)
-    first, second = kept.references.hold(5, "a", 0.0), kept.references.hold(6, "b", 0.0)
-    assert [held["pid"] for held in kept.references.told()] == [5, 6]
-    assert not kept.references.is_last(first)
-    kept.references.release(first)
-    kept.loop.pass_s(0)
+    kept.loop.pass_s(9)
     assert kept.ends == 0
-    assert kept.references.is_last(second)
-    assert kept.references.ending  # nobody may come now
-    kept.references.release(second)  # killed before it had taken the mount away
-    kept.loop.pass_s(0)
+    kept.loop.pass_s(1)
     assert kept.ends == 1
+
+
+def test_the_last_of_several_takes_it_away_and_nobody_comes_meanwhile() -> None:
+    kept = Kept(permanent=False)
+    first, second = kept.hold(), kept.hold()
+    assert not is_alone(first)
+    os.close(first)
+    kept.loop.pass_s(1)
+    assert kept.ends == 0
+    assert is_alone(second)
+    assert kept.references.leave()
+    assert kept.references.ending
+    with pytest.raises(BlockingIOError):
+        kept.hold()
+    kept.loop.pass_s(100)
+    assert kept.ends == 0
+    os.close(second)  # killed before it had taken the mount away
+    kept.loop.pass_s(0.5)
+    assert kept.ends == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_of_those_that_leave_at_once_one_is_the_last(order: tuple[int, ...]) -> None:
+    kept = Kept(permanent=False)
+    commands = [kept.hold() for _ in order]
+    assert [is_alone(commands[which]) for which in order] == [False, False, True]
 
 
 def test_it_lingers_for_the_next() -> None:
     kept = Kept(permanent=False)
-    first = kept.references.hold(5, "a", 60.0)
-    assert not kept.references.is_last(first)
-    kept.references.release(first)
+    first = kept.hold(60.0)
+    assert is_alone(first)
+    assert not kept.references.leave()
+    os.close(first)
     kept.loop.pass_s(50)
-    second = kept.references.hold(6, "b", 60.0)
+    second = kept.hold(60.0)
     kept.loop.pass_s(50)
     assert kept.ends == 0
-    kept.references.release(second)
-    kept.loop.pass_s(60)
+    os.close(second)
+    kept.loop.pass_s(59)
+    assert kept.ends == 0
+    kept.loop.pass_s(1)
     assert kept.ends == 1
 
 
-def test_an_old_look_does_not_end_what_lingers() -> None:
-    """Of a command that came for its mount at once, and was short; and of an earlier one."""
+def test_it_lingers_after_a_command_that_came_and_went_between_two_looks() -> None:
     kept = Kept(permanent=False)
-    kept.references.answers()
-    first = kept.references.hold(5, "a", 600.0)
-    kept.references.release(first)
+    os.close(kept.hold(600.0))
     kept.loop.pass_s(500)
-    assert kept.ends == 0
-    kept.references.release(kept.references.hold(6, "b", 600.0))
+    os.close(kept.hold(600.0))
     kept.loop.pass_s(500)
     assert kept.ends == 0
     kept.loop.pass_s(100)
+    assert kept.ends == 1
+
+
+def test_another_keeper_knows_who_uses_it() -> None:
+    """Of a mount whose keeper was killed: who has joined need not say so again."""
+    first = Kept(permanent=False)
+    one, other = first.hold(), first.hold()
+    first.references.close()
+    second = Kept(permanent=False, inherited=os.dup(one))
+    assert [told["pid"] for told in second.references.told()] == []  # locks of this process itself
+    assert not is_alone(one)
+    os.close(one)
+    second.loop.pass_s(100)
+    assert second.ends == 0
+    os.close(other)
+    second.loop.pass_s(0.5)
+    assert second.ends == 1
+
+
+def test_what_a_command_has_started_holds_it_and_is_named() -> None:
+    kept = Kept(permanent=False)
+    descriptor = kept.references.hold(0.0)
+    code = f"import fcntl; fcntl.flock({descriptor}, fcntl.LOCK_SH); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], pass_fds=[descriptor], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as command:
+        os.close(descriptor)
+        assert command.stdout is not None
+        command.stdout.readline()
+        kept.loop.pass_s(100)
+        assert kept.ends == 0
+        (told,) = kept.references.told()
+        assert (told["pid"], told["session"]) == (command.pid, False)
+        assert told["command"].startswith(f"{sys.executable} -c import fcntl;")
+        assert kept.references.unmount(0, lazy=False) == [told]
+        command.communicate(b"\n")
+    kept.loop.pass_s(0.5)
     assert kept.ends == 1
 
 
 def test_a_lazy_unmount_lets_nobody_in_any_more(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
-    kept.references.hold(5, "a", 0.0)
+    kept.hold()
     assert kept.references.unmount(sessions[1], lazy=True) == []
     kept.loop.pass_s(100)
     assert kept.references.ending
@@ -133,13 +210,16 @@ def test_a_lazy_unmount_lets_nobody_in_any_more(sessions: list[int]) -> None:
 
 def test_a_mount_that_was_made_to_stay_stays_until_somebody_unmounts(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
-    first = kept.references.hold(5, "a", 0.0)
-    assert not kept.references.is_last(first)
-    kept.references.release(first)
+    first = kept.hold()
+    assert is_alone(first)
+    assert not kept.references.leave()
+    os.close(first)
     kept.loop.pass_s(100)
     assert kept.ends == 0
     assert kept.references.unmount(sessions[0], lazy=False) == []
     assert kept.references.ending
+    with pytest.raises(BlockingIOError):  # also of one that has just asked
+        kept.hold()
 
 
 def test_where_nobody_joined_any_session_may_unmount(sessions: list[int]) -> None:
@@ -149,9 +229,9 @@ def test_where_nobody_joined_any_session_may_unmount(sessions: list[int]) -> Non
 def test_sessions_that_joined_hold_it_until_they_end(sessions: list[int]) -> None:
     """Tasks of a job array, each with `hfs mount` and `hfs umount`."""
     kept = Kept(permanent=True, session=sessions[0])
-    kept.references.hold_session(sessions[1], "hfs mount")
-    kept.references.hold_session(sessions[1], "hfs mount")  # the same once more
-    kept.references.hold_session(sessions[2], "hfs mount")
+    kept.references.hold_session(sessions[1])
+    kept.references.hold_session(sessions[1])  # the same once more
+    kept.references.hold_session(sessions[2])
     assert [held["pid"] for held in kept.references.unmount(sessions[0], lazy=False)] == [sessions[1], sessions[2]]
     ended = kept.loop.watched[min(kept.loop.watched)]
     ended()  # the session of the second has ended
@@ -163,12 +243,12 @@ def test_sessions_that_joined_hold_it_until_they_end(sessions: list[int]) -> Non
 
 def test_who_joined_does_not_take_it_from_its_maker(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
-    kept.references.hold_session(sessions[1], "hfs mount")
+    kept.references.hold_session(sessions[1])
     held = kept.references.unmount(sessions[1], lazy=False)
     assert held == [{"pid": sessions[0], "command": "hfs mount", "session": True}]
     (ended,) = kept.loop.watched.values()
     ended()
-    kept.loop.pass_s(0)
+    kept.loop.pass_s(0.5)
     assert kept.ends == 1
     assert kept.loop.watched == {}
 
@@ -178,13 +258,15 @@ def test_an_unmount_that_did_not_happen_changes_nothing(sessions: list[int]) -> 
     assert kept.references.unmount(sessions[0], lazy=False) == []
     kept.loop.pass_s(100)
     assert not kept.references.ending
-    assert not kept.references.is_last(kept.references.hold(5, "a", 0.0))
+    assert is_alone(kept.hold())
+    assert not kept.references.leave()
+    assert kept.ends == 0
 
 
 def test_a_session_that_cannot_be_seen_holds_it_until_somebody_unmounts() -> None:
     kept = Kept(permanent=False)
-    kept.references.hold_session(1 << 30, "hfs mount")
-    kept.references.release(kept.references.hold(5, "a", 0.0))
+    kept.references.hold_session(1 << 30)
+    os.close(kept.hold())
     kept.loop.pass_s(100)
     assert kept.ends == 0
 
@@ -193,31 +275,17 @@ def test_descriptors_are_given_back(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=0)
     before = len(os.listdir("/proc/self/fd"))
     for session in sessions:
-        kept.references.hold_session(session, "hfs mount")
+        kept.references.hold_session(session)
     kept.references.close()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_command_holds_the_mount_when_its_hfs_run_was_killed(sessions: list[int]) -> None:
-    kept = Kept(permanent=False)
-    reference = kept.references.hold(7, "of the test", 0.0)
-    pidfd = os.pidfd_open(sessions[0])
-    reference.take_command(pidfd)
-    kept.references.gone(reference)
-    kept.loop.pass_s(100)
-    assert kept.ends == 0
-    assert [told["pid"] for told in kept.references.told()] == [sessions[0]]
-    kept.loop.watched[pidfd]()  # it has ended
-    kept.loop.pass_s(0)
-    assert (kept.ends, kept.references.told()) == (1, [])
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # the lock
 
 
 def test_a_session_that_nobody_sees_holds_it_until_somebody_unmounts() -> None:
     """Of another pid namespace than the keeper's."""
     kept = Kept(permanent=False)
-    command = kept.references.hold(5, "a", 0.0)
-    kept.references.hold_session(0, "hfs mount")
-    kept.references.release(command)
+    command = kept.hold()
+    kept.references.hold_session(0)
+    os.close(command)
     kept.loop.pass_s(100)
     assert kept.ends == 0
     assert kept.references.unmount(0, lazy=False) == []
@@ -225,7 +293,6 @@ def test_a_session_that_nobody_sees_holds_it_until_somebody_unmounts() -> None:
 
 def test_a_mount_of_jobs_goes_with_the_last() -> None:
     kept = Kept(permanent=False)
-    kept.references.answers()
     for job in ("7", "8", "7"):
         kept.references.hold_job(job)
     assert kept.references.told() == [
@@ -243,17 +310,16 @@ def test_a_mount_of_jobs_goes_with_the_last() -> None:
 
 def test_a_mount_of_jobs_lingers_and_is_held_by_others() -> None:
     kept = Kept(permanent=False, linger_s=60.0)
-    kept.references.answers()
     kept.references.hold_job("7")
     assert kept.references.release_job("7") == (True, False)
     kept.loop.pass_s(59)
-    train = kept.references.hold(5, "train", 0.0)
+    train = kept.hold()
     kept.references.hold_job("8")
     assert kept.references.release_job("8") == (True, False)
     kept.loop.pass_s(100)
     assert kept.ends == 0
-    kept.references.release(train)
-    kept.loop.pass_s(0)
+    os.close(train)
+    kept.loop.pass_s(0.5)
     assert kept.ends == 1
 
 

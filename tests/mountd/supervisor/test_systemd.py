@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.supervisor.keeper import SystemdUnit
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.systemd import SystemdUnit
 
 
 @pytest.fixture(params=["path", "abstract"])

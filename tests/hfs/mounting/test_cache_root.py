@@ -9,7 +9,7 @@ import pytest
 
 from hfs.mountd.ledger import Claims, Grant, Listed, ServedSource
 from hfs.mountd.wire.protocol import Result, encode
-from hfs.mounting.held import Held, held
+from hfs.mounting.cache_root import Held, held
 
 GRANT = Grant(10, 7, 1)
 
