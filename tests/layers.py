@@ -39,7 +39,7 @@ RANKS = {
 # Rooms within a room, lowest first; the room itself comes last. Nobody else imports them.
 INNER = {
     "core": ("config",),
-    "cache": ("index", "objects", "table", "reading"),
+    "cache": ("index", "objects"),
     "namespace": ("journal", "nodes"),
     "fetch": ("chunks",),
 }

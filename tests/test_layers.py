@@ -178,11 +178,11 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
         ("mountd/control/control.py", "import sys\nx = sys.argv", "may use sys.argv"),
         ("mountd/control/control.py", "import subprocess", "may import subprocess"),
         (
-            "mountd/cache/reading/reader.py",
+            "mountd/cache/reader.py",
             "from hfs.mountd.cache.objects.codec import Encoder",
             "that objects can be encoded",
         ),
-        ("mountd/cache/reading/reader.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
+        ("mountd/cache/reader.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
         ("mountd/files/opening.py", "def f(file):\n    return file.encoded", "that objects can be encoded"),
         ("mountd/hints/hints.py", "from hfs.policies.cache.encoding import pays", "that objects can be encoded"),
         ("policies/prefetch/readahead.py", "import time", "policies are pure"),
@@ -218,7 +218,7 @@ def test_a_breach_is_found(file: str, text: str, rule: str) -> None:
     [
         (
             "mountd/cache/cache.py",
-            "from hfs.mountd.cache.index.index import Index\nfrom hfs.mountd.cache.table.files import Files",
+            "from hfs.mountd.cache.index import Index\nfrom hfs.mountd.cache.files import Files",
         ),
         ("mountd/cache/index/rows.py", "import sqlite3"),
         ("mountd/namespace/tree.py", "node.stale = True"),

@@ -14,7 +14,7 @@ from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
 from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.core.config.quantities import parse_size
+from hfs.mountd.core.config.key import parse_size
 
 
 @click.command(cls=Command, examples=["hfs decode /lustre/cosmoflow-encoded /scratch/cosmoflow"])

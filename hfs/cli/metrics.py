@@ -10,7 +10,7 @@ from typing import Any
 from hfs.cli.shared import complain, target_of
 from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.config.address import address_of
+from hfs.mountd.core.config.key import address_of
 
 
 def tell_what_is_missing(config: Config, mountpoint: str) -> None:

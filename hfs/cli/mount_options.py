@@ -18,7 +18,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _option(key: Key) -> Callable[[_Command], _Command]:
-    """The option of a key. Its value is plain text here: `config_loading` judges it, so that all faults are told
+    """The option of a key. Its value is plain text here: `core.config.loading` judges it, so that all faults are told
     together."""
     if not key.kind.metavar:
         return click.option(f"--{key.name}", is_flag=True, default=None, help=key.help)

@@ -13,7 +13,7 @@ import click
 from hfs.cli.command import CommandGroup
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.base.printable import printable
-from hfs.mountd.core.config.quantities import parse_size
+from hfs.mountd.core.config.key import parse_size
 from hfs.slurm import printed
 
 _DEFAULT_CONFIG = "/etc/hfs/slurm.toml"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from hfs.mountd.core.config.source_user import SourceUser
+from hfs.mountd.core.config.key import SourceUser
 from hfs.mounting import mountinfo
 from hfs.mounting.mountinfo import Mount
 

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import KEYS, Config
-from hfs.mountd.core.config.handover import dump
-from hfs.mountd.core.config.telling import Telling
+from hfs.mountd.core.config.config import TOLD
+from hfs.mountd.core.config.loading import dump
 from hfs.mountd.ledger import CacheRoot, has_ledger
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.keeper import FoundKeeper
 
 _OWN = {
     *("mountpoint", "source", "cache", "over", "foreground", "control", "linger_s"),
-    *Telling.__struct_fields__,
+    *(key.field for key in KEYS if key.section in TOLD.args),
 }
 """Of the command, not of the mount."""
 _ENDING_S = 30.0

@@ -65,7 +65,7 @@ class FoundKeeper:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What its daemon was told, as of `mountd.core.config.handover.dump`."""
+        """What its daemon was told, as of `mountd.core.config.loading.dump`."""
         return dict(self.status.get("config") or {})
 
     def is_seen(self) -> bool:

@@ -24,7 +24,7 @@ from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.cache_path import real_path
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.config.source_user import shown
+from hfs.mountd.core.config.key import shown_user
 from hfs.mounting import daemon_part, mountinfo, probe
 from hfs.mounting.given import SOCKET_ENDS, is_given, why_no_connection
 
@@ -124,7 +124,7 @@ def _look(
 def _check_source(config: Config, faults: _Faults) -> probe.Look | None:
     def other(error: OSError) -> str:
         if isinstance(error, PermissionError) and config.as_user is not None:
-            return f"may not be read by user {shown(config.as_user)}; give --as-user USER, who can list it"
+            return f"may not be read by user {shown_user(config.as_user)}; give --as-user USER, who can list it"
         if isinstance(error, PermissionError):
             as_root = " (as root: --as-user USER)" if os.geteuid() == 0 else ""
             return f"may not be read by user {os.geteuid()}; mount as a user who can list it{as_root}"

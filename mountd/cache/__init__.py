@@ -6,13 +6,13 @@ the index costs staging, never a read. It never asks the source. `index` holds t
 
 from hfs.mountd.cache.arrivals import Arrival, Arrivals
 from hfs.mountd.cache.cache import Cache, CacheSettings
-from hfs.mountd.cache.checking import CheckedFile
 from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.idle_caches import evict_idle
 from hfs.mountd.cache.index import StagedRow, Stamp
-from hfs.mountd.cache.kept_attributes import SeenObject
-from hfs.mountd.cache.objects import Shrinker, StagedFile, is_open
-from hfs.mountd.cache.opening import look_at_cache, open_cache
+from hfs.mountd.cache.kept_attributes import KeptFile, KeptPage, SeenObject
+from hfs.mountd.cache.objects.codec import Shrinker
+from hfs.mountd.cache.objects.file import StagedFile, is_open
+from hfs.mountd.cache.opening import evict_idle, look_at_cache, open_cache
+from hfs.mountd.cache.scrub import CheckedFile
 from hfs.mountd.cache.told_objects import ToldObjects
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "CacheSettings",
     "CheckedFile",
     "Grants",
+    "KeptFile",
+    "KeptPage",
     "SeenObject",
     "Shrinker",
     "StagedFile",

@@ -15,13 +15,16 @@ from typing import NamedTuple
 import trio
 
 from hfs.mountd.base.version import Version
-from hfs.mountd.cache.admission import Admission
 from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.evictor import Admission
+from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import ChunkRow, Committed, Stamp
 from hfs.mountd.cache.known_objects import KnownObjects
-from hfs.mountd.cache.objects import RAW, CacheContext, ObjectIdAllocator, StagedFile
-from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
-from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.objects.changes import ReclaimQueue
+from hfs.mountd.cache.objects.codec import RAW
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
 
 _NUMBERS = 4096

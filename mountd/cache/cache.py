@@ -3,18 +3,17 @@
 `open_cache` owns a cache directory and gives a `Cache`, which holds the parts; whoever needs one talks to it. `hfs
 cache` uses the same parts, with or without a mount.
 
-    files          version -> StagedFile            room, admission    what fits, and why not
-    reader         reads of staged bytes            writer             queue, workers, O_DIRECT
-    lender         whole objects, for the kernel    committer          group sync, then the index
-    verifying      is this file right?              evictor            what must go
-    checker,       all of it, read again            evictions          what is said to go
-      scrub                                         reclaimer          carries it out
-    listing        what is there                    reclaim_queue      what waits for that
-    pinned         what stays                       expiry             what is too old
-    told_objects   what overlays may have open      departures         until they have not
+    files          version -> StagedFile            admission      what fits, and why not
+    reader         reads of staged bytes            writer         queue, workers, O_DIRECT
+    lender         whole objects, for the kernel    committer      group sync, then the index
+    verifying      is this file right?              evictor        what must go
+    checker,       all of it, read again            evictions      what is said to go, by name or age
+      scrub                                         reclaimer      carries it out
+    listing        what is there                    reclaim_queue  what waits for that
+    pinned         what stays                       telling        what overlays may have open
 
-Below them lie `index`, the database, and `objects`: their numbers (`ids`), system calls (`disk`), reads in threads
-(`objects`), the codec, and who has changed one (`stamps`).
+Below them lie `index`, the database, and `objects`: their numbers, system calls (`disk`), reads in threads (`reads`),
+the codec, and who has changed one (`changes`).
 
 A cache may fail, a read may not: nothing here raises for a broken disk or index but StagingError from the reading
 methods, which means "go to the source". What happens is counted (staging_errors), told in `statistics`, and warned
@@ -30,36 +29,27 @@ from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.cache.admission import Admission
 from hfs.mountd.cache.arrivals import Arrivals
-from hfs.mountd.cache.checking import Checker
-from hfs.mountd.cache.cleanup import clean_up, drop_passing
 from hfs.mountd.cache.committer import Committer
-from hfs.mountd.cache.departures import Departures
-from hfs.mountd.cache.evictions import EvictionsByName
-from hfs.mountd.cache.evictor import Evictor
-from hfs.mountd.cache.expiry import Expiry
+from hfs.mountd.cache.evictions import EvictionsByName, clean_up, drop_passing
+from hfs.mountd.cache.evictor import Admission, Evictor
+from hfs.mountd.cache.files import DoomedRows, StagedFileTable
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
 from hfs.mountd.cache.known_objects import KnownObjects
-from hfs.mountd.cache.objects import CacheContext, Descriptors, ObjectIdAllocator, Shrinking
-from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
-from hfs.mountd.cache.pins import Pins
-from hfs.mountd.cache.reading.findings import Findings
-from hfs.mountd.cache.reading.lender import ObjectLender
-from hfs.mountd.cache.reading.objects_ahead import ObjectsAhead
-from hfs.mountd.cache.reading.reader import StagedReader
-from hfs.mountd.cache.reading.verifying import Verifying
-from hfs.mountd.cache.reading.verifying_ahead import VerifyingAhead
+from hfs.mountd.cache.lender import Findings, ObjectLender
+from hfs.mountd.cache.objects.changes import ReclaimQueue
+from hfs.mountd.cache.objects.codec import Shrinking
+from hfs.mountd.cache.objects.context import CacheContext, State
+from hfs.mountd.cache.objects.disk import Descriptors
+from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
+from hfs.mountd.cache.reader import StagedReader
 from hfs.mountd.cache.reclaimer import Reclaimer
-from hfs.mountd.cache.scrub import Scrub
-from hfs.mountd.cache.statistics import StagingStatistics, statistics_of
-from hfs.mountd.cache.table.doomed import DoomedRows
-from hfs.mountd.cache.table.files import StagedFileTable
-from hfs.mountd.cache.table.listing import StagedListing
-from hfs.mountd.cache.table.row_updates import RowUpdates
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.rows import Pins, RowUpdates, StagedListing
+from hfs.mountd.cache.scrub import Checker, Scrub
+from hfs.mountd.cache.told_objects import Departures, ToldObjects
+from hfs.mountd.cache.verifying import ObjectsAhead, Verifying, VerifyingAhead
 from hfs.mountd.cache.writer import StagedWriter
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.config import VerifyWanted
@@ -97,6 +87,38 @@ class CacheSettings:
     """An identity of a source that is good for one run only, and that this run shares with the one before."""
 
 
+@dataclass(frozen=True, slots=True)
+class StagingStatistics:
+    """A moment of staging. Bytes unless the name says otherwise."""
+
+    files: int
+    """Staged files, complete or not."""
+    bytes: int
+    """Of staged chunks."""
+    room_bytes: int
+    """Accounted on the disk: staged, being staged, and evicted but not yet removed."""
+    capacity_bytes: int
+    """What may be used in all, as things stand: the size asked for, or what the disk's floor leaves."""
+    pinned_files: int
+    pinned_bytes: int
+    """Of `room_bytes`, of files that go only by name."""
+    shrunk_bytes: int
+    """Of `bytes`, those of chunks that are stored in fewer bytes than they have."""
+    shrunk_stored_bytes: int
+    """How many stand for them on the disk."""
+    queued_bytes: int
+    """Held in memory until they are written."""
+    uncommitted_bytes: int
+    """Written, not yet durable."""
+    state: State
+    """ok; cleaning: what a crash has left is looked through, nothing is staged yet; resting: the disk failed when last
+    written to, and is tried again later; full: the last chunk found no room; off: the index is damaged or the cache
+    cannot be used, nothing is staged."""
+    last_error: str | None
+    full_because: str | None
+    """Which limit leaves no room, while the state is full."""
+
+
 class Cache:
     """`mountd.cache.opening.open_cache` makes it."""
 
@@ -123,7 +145,7 @@ class Cache:
         self.pinned = Pins(context)
         self.ahead = ahead = ObjectsAhead(context, context.answers)
         self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
-        self.reclaim_queue = queue = ReclaimQueue(context, self.descriptors, (ahead.take, attributes.changing))
+        self.reclaim_queue = queue = ReclaimQueue(self.descriptors, (ahead.take, attributes.changing))
         self.updates = RowUpdates(context, self.eviction.use_every_s)
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
@@ -157,7 +179,6 @@ class Cache:
         self.verifying = Verifying(self.reader)
         self.listing = StagedListing(context)
         self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue, self.pinned)
-        self.expiry = Expiry(context, self.evictions, self.ready, settings.expire_s)
         self.checker = Checker(context, self.files, self.committer, queue, self.updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
 
@@ -169,7 +190,7 @@ class Cache:
         start_for_life(nursery, "staging: reclaimer", self.reclaimer.run)
         start_for_life(nursery, "staging: committer", self.committer.run)
         start_for_life(nursery, "staging: evictor", self.evictor.run)
-        start_for_life(nursery, "staging: expiry", self.expiry.run)
+        start_for_life(nursery, "staging: expiry", self.evictions.expire, self.ready, self.settings.expire_s)
         start_for_life(nursery, "staging: what overlays let go of", self._departures.run)
         for _ in range(self.settings.writers):
             start_for_life(nursery, "staging: writer", self.writer.work)
@@ -205,15 +226,33 @@ class Cache:
 
     def statistics(self) -> StagingStatistics:
         """The state of this moment."""
-        return statistics_of(
-            self.context,
-            self.object_ids,
-            self.committer,
-            self.writer,
-            self.admission,
+        context, committer = self.context, self.committer
+        # What a thread has entered in the index a moment ago counts as uncommitted, too, until we have noted it.
+        indexed_bytes = context.index.counts.bytes
+        twice_bytes = context.index.writer.entered_bytes - committer.entered_bytes
+        state: State = "ok"
+        if context.health.off:
+            state = "off"
+        elif context.health.failing:
+            state = "resting"
+        elif not self.ready.is_set():
+            state = "cleaning"
+        elif self.admission.refused:
+            state = "full"
+        return StagingStatistics(
+            files=context.index.counts.files + self.object_ids.open_count,
+            bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
+            room_bytes=context.room.used_bytes - self.arrivals.granted_bytes,  # what is granted others may use
+            capacity_bytes=context.room.limit_bytes(),
             pinned_files=len(self.pinned),
-            granted_bytes=self.arrivals.granted_bytes,
-            is_ready=self.ready.is_set(),
+            pinned_bytes=context.room.pinned_bytes,
+            shrunk_bytes=context.index.counts.shrunk_bytes,
+            shrunk_stored_bytes=context.index.counts.shrunk_stored_bytes,
+            queued_bytes=self.writer.queued_bytes,
+            uncommitted_bytes=committer.uncommitted_bytes,
+            state=state,
+            last_error=context.health.last_error,
+            full_because=context.room.what_limits() if state == "full" else None,
         )
 
     async def _prepare(self) -> None:

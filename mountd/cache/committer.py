@@ -17,20 +17,16 @@ from math import inf
 import trio
 
 from hfs.mountd.base.version import Version
+from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import Committed, IndexFailed
 from hfs.mountd.cache.known_objects import KnownObjects
-from hfs.mountd.cache.objects import (
-    CacheContext,
-    Disk,
-    ObjectIdAllocator,
-    StagedFile,
-    WritePace,
-    staging_io,
-    stamp_to_keep,
-)
-from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
-from hfs.mountd.cache.pins import Pins
-from hfs.mountd.cache.table.files import StagedFileTable
+from hfs.mountd.cache.objects.changes import ReclaimQueue, stamp_to_keep
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.io import WritePace, staging_io
+from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
+from hfs.mountd.cache.rows import Pins
 from hfs.mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 from hfs.mountd.core.background import note_fault
 from hfs.policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S

@@ -1,9 +1,10 @@
-"""Making room: watches the account and the disk, and evicts what the policy gives up.
+"""Room: whether a chunk would be staged now, and if not, why; and making it, by evicting what the policy gives up.
 
-Woken when a put found no room, and every second while anything is written, since others write to the disk too. Under a
-policy that makes room it keeps some free ahead of the puts, which cannot wait for it. Chooses among pages of the oldest
-rows of the index, corrected by what memory knows better; never looks at all rows. The choice itself is
-policies/cache/eviction.py.
+`Admission` is asked before bytes are fetched in order to be staged, and by the writer before it takes them; what finds
+no room wakes the evictor. The evictor also looks every second while anything is written, since others write to the disk
+too. Under a policy that makes room it keeps some free ahead of the puts, which cannot wait for it. It chooses among
+pages of the oldest rows of the index, corrected by what memory knows better; it never looks at all rows. The choice
+itself is policies/cache/eviction.py.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from math import inf
 
 import trio
 
+from hfs.mountd.base.errors import NotTaken
 from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed, StagedRow
-from hfs.mountd.cache.leavers import LATE_S
-from hfs.mountd.cache.objects import CacheContext, recall
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.file import StagedFile, recall
 from hfs.mountd.cache.reclaimer import Reclaimer
-from hfs.mountd.cache.table.files import StagedFileTable
-from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.cache.rows import RowUpdates
+from hfs.mountd.cache.told_objects import LATE_S
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 from hfs.policies.cache.eviction import (
     FRUITLESS_S,
     IDLE_S,
@@ -247,3 +251,52 @@ class Evictor:
         recall(file)
         last_use_s = max(row.last_use_s, file.last_use_ns // 1_000_000_000)
         return Entry(row.object_id, row.room_bytes, last_use_s, file.superseded, file.busy or stays, hinted)
+
+
+class Admission:
+    """`ready` is set once what an earlier run left is gone: before that nothing is staged."""
+
+    def __init__(self, context: CacheContext, evictor: Evictor, ready: trio.Event) -> None:
+        self._context = context
+        self._evictor = evictor
+        self._ready = ready
+        self.refused = False
+        """The last chunk found no room."""
+
+    @property
+    def open(self) -> bool:
+        """The disk is to be written to now."""
+        return self._ready.is_set() and not self._context.health.resting
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more may be charged; if not, the evictor is told."""
+        if self._context.room.fits(size_bytes):
+            return True
+        self.refused = True
+        self._evictor.refused(size_bytes)
+        return False
+
+    def charge(self, size_bytes: int) -> None:
+        """Account for what is about to be written."""
+        self._context.room.charge(size_bytes)
+        self.refused = False
+        self._evictor.charged()
+
+    def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
+        """Whether a chunk of so many bytes of this file would be staged now."""
+        overhead_bytes = file.overhead_bytes() if file.object_id is None else 0
+        return self.open and not file.present.too_many and self.has_room(blocks_bytes(size_bytes) + overhead_bytes)
+
+    def fits_nowait(self, size_bytes: int) -> bool:
+        """The same of a file of one chunk that is not known yet."""
+        return self.open and self.has_room(blocks_bytes(size_bytes) + object_overhead_bytes(1))
+
+    def why_not(self, size_bytes: int) -> str | None:
+        """Why so many bytes of one file would not be staged now, for people; None: they would, if the disk keeps up."""
+        if self.fits_nowait(size_bytes):
+            return None
+        return self._context.health.why_resting() or self._context.room.what_limits()
+
+    def refusal(self, size_bytes: int) -> NotTaken:
+        """What to raise for so many bytes that were not taken."""
+        return NotTaken(self.why_not(size_bytes) or "the cache disk does not keep up")

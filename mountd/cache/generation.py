@@ -1,12 +1,16 @@
 """Where makers of overlays and the daemon meet: the directory `overlays` in the cache directory.
 
-    number      decimal text, another one whenever new overlays are to be made; put in place by rename
-    needed      the same of the newest without which names lead astray: made however many are alive
-    connection  the kernel's, of the mount
-    top         an empty directory that stands for the root of the mount
-    maker-*     see `makers`
+    number              decimal text, another one whenever new overlays are to be made; put in place by rename
+    needed              the same of the newest without which names lead astray: made however many are alive
+    connection          the kernel's, of the mount
+    top                 an empty directory that stands for the root of the mount
+    maker-PID-RANDOM    of whoever makes overlays (a *maker*), 16 bytes: the numbers of the oldest of its generations
+                        that has not gone, and of the one shown
 
-Makers read it by path and without asking the daemon, which may hang or have died: it outlives daemons. The cache
+A maker's file is locked as long as it lives (mountd/supervisor/generations.py). One without a lock is a killed maker's,
+of whose generations nobody tells when they go. What says nothing yet counts as the oldest that there can be.
+
+Makers read all this by path and without asking the daemon, which may hang or have died: it outlives daemons. The cache
 directory is reached by its descriptor alone, and no link is followed: who may rename it gains nothing. All that is not
 `async` or a path waits for the disk: in threads, and nobody waits for these longer than a moment.
 """
@@ -15,24 +19,140 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
+import struct
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar, cast
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.cache.makers import UNKNOWN, Makers, read_holders, read_makers, remove_left
-from hfs.mountd.cache.objects import Disk, Health, Threads
+from hfs.mountd.cache.objects.context import Health, Threads
+from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.core.cache_directory import OVERLAYS
 from hfs.mountd.core.flight import SingleFlight
+
+_NAME = re.compile(r"maker-[0-9]{1,10}-[0-9a-f]{8}")
+_NUMBERS = struct.Struct("<QQ")
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+_MOST_NAMES = 4096
+"""Looked at: a node has some dozens of commands at a time."""
+
+
+class Makers(NamedTuple):
+    """All of them together."""
+
+    files: int = 0
+    oldest: int | None = None
+    """Of the generations that may be in use; None: there is nobody."""
+    shown: int | None = None
+    """All that live show this one, or a later one; None: nobody lives."""
+    newest: int = 0
+    """That any of them names."""
+
+
+UNKNOWN = Makers(1, 0)
+"""Somebody may have anything open."""
+
+
+def read_makers(directory: int) -> Makers:
+    """What their files in this directory say. Raises OSError."""
+    files = newest = 0
+    oldest: int | None = None
+    shown: int | None = None
+    for maker in _told(directory):
+        if maker is None:
+            return UNKNOWN
+        files += 1
+        oldest = maker.oldest if oldest is None else min(oldest, maker.oldest)
+        newest = max(newest, maker.shown)
+        if maker.lives:
+            shown = maker.shown if shown is None else min(shown, maker.shown)
+    return Makers(files, oldest, shown, newest)
+
+
+def read_holders(directory: int, number: int) -> list[int]:
+    """The processes of those that have a generation older than this one in use, or had. Raises OSError."""
+    return sorted({maker.pid for maker in _told(directory) if maker is not None and maker.oldest < number})
+
+
+class _Told(NamedTuple):
+    """What one of them says."""
+
+    pid: int
+    oldest: int
+    shown: int
+    lives: bool
+
+
+def _told(directory: int) -> Iterator[_Told | None]:
+    """None at last, as of `_names`."""
+    for name in _names(directory):
+        if name is None:
+            yield None
+            return
+        with _opened(directory, name) as fd:
+            if fd is None:
+                continue
+            data = os.pread(fd, _NUMBERS.size, 0)
+            oldest, shown = _NUMBERS.unpack(data) if len(data) == _NUMBERS.size else (0, 0)
+            lives = not _lock(fd, fcntl.LOCK_SH)
+        yield _Told(int(name.split("-")[1]), oldest, shown, lives)
+
+
+def remove_left(directory: int) -> None:
+    """Nothing of what killed makers have made is in use any more. Raises OSError."""
+    for name in _names(directory):
+        if name is None:
+            return
+        with _opened(directory, name) as fd:
+            if fd is not None and _lock(fd, fcntl.LOCK_EX):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)
+
+
+def _names(directory: int) -> Iterator[str | None]:
+    """Those of makers; None at last: there are more than anybody looks at."""
+    with os.scandir(directory) as entries:
+        for entry in islice(entries, _MOST_NAMES):
+            if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                yield entry.name
+        if next(entries, None) is not None:
+            yield None
+
+
+@contextlib.contextmanager
+def _opened(directory: int, name: str) -> Iterator[int | None]:
+    """None: it has gone."""
+    try:
+        fd = os.open(name, os.O_RDONLY | _SAFELY, dir_fd=directory)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, how: int) -> bool:
+    """Whether nobody else has it; ours goes with the descriptor."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 Value = TypeVar("Value")
 
 _NUMBER, _NEEDED, _CONNECTION, _NEXT, _TOP = "number", "needed", "connection", "number-next", "top"
 _CONNECTIONS = "/sys/fs/fuse/connections"
-_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _LARGEST = 1 << 62
 
@@ -96,7 +216,7 @@ class Generation:
     async def look(self) -> Makers | None:
         """Who makes them now; None: the disk does not say."""
         try:
-            return await self._in_time(self._look)
+            return await self._in_time(partial(self._inside, read_makers))
         except TimeoutError:
             return None
         except FileNotFoundError:
@@ -108,7 +228,7 @@ class Generation:
     async def holders(self, number: int) -> list[int]:
         """Processes that have made generations older than this one, which may be in use; as far as is known."""
         try:
-            return await self._in_time(partial(self._holders, number))
+            return await self._in_time(partial(self._inside, lambda directory: read_holders(directory, number)))
         except OSError:
             return []
 
@@ -120,7 +240,7 @@ class Generation:
     async def clear(self) -> None:
         """Nobody has served the mount before: what killed makers have made is not in use any more."""
         try:
-            await self._in_time(self._clear)
+            await self._in_time(partial(self._inside, remove_left))
         except TimeoutError:
             pass
         except OSError as error:
@@ -154,17 +274,9 @@ class Generation:
                 remove_left(directory)
             return _found(directory)
 
-    def _look(self) -> Makers:
+    def _inside(self, call: Callable[[int], Value]) -> Value:
         with self._opened() as directory:
-            return read_makers(directory)
-
-    def _holders(self, number: int) -> list[int]:
-        with self._opened() as directory:
-            return read_holders(directory, number)
-
-    def _clear(self) -> None:
-        with self._opened() as directory:
-            remove_left(directory)
+            return call(directory)
 
     def _begun(self, root: Attributes, device: str, is_new: bool) -> OverlaysFound:
         with self._opened(make=True) as directory:

@@ -1,7 +1,7 @@
 """Attributes that are kept: of staged files of a source that never changes, so that later mounts need not ask for them.
 
 Noted when a file is opened or warmed, written by and by, and read a directory at a time, as long as that directory is
-as it was (`index.attribute_rows`). A mount that does not believe that its source never changes has them all forgotten.
+as it was (`index.attributes`). A mount that does not believe that its source never changes has them all forgotten.
 What a kill costs is that the source is asked once more. Event loop only.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Literal, NamedTuple, TypeVar
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.kept_page import KeptFile, KeptPage
 from hfs.mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
 from hfs.mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
-from hfs.mountd.cache.objects import CacheContext, StagedFile
-from hfs.mountd.cache.objects.number_set import NumberSet
-from hfs.mountd.cache.reading.objects_ahead import ObjectsAhead
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.numbers import NumberSet
+from hfs.mountd.cache.verifying import ObjectsAhead
 
 AttributesWanted = Literal["kept", "forgotten", "left"]
 
@@ -38,6 +38,27 @@ _DROPPED_AT_ONCE = 4096
 _DEVICE = struct.Struct("=Q")
 _DEVICE_AT = 56
 """In a struct seen, mountd/native/seen.h."""
+
+
+class KeptPage(NamedTuple):
+    """Some names: regular files with one name, on the file system of the source's root."""
+
+    names: list[bytes]
+    seen: bytes
+    """What was seen of each; see `base.seen`."""
+    objects: list[int]
+    """The number of what is staged of each."""
+    last_name: bytes
+    """Where the next page begins."""
+
+
+class KeptFile(NamedTuple):
+    """A file that was told of by the number of its object."""
+
+    directory: int
+    """The inode of the directory that it was seen in."""
+    name: bytes
+    attributes: Attributes
 
 
 class _Noted(NamedTuple):
@@ -58,7 +79,8 @@ class SeenObject(NamedTuple):
 
 
 class KeptAttributes:
-    """`run` is a task of the cache's nursery."""
+    """Of the source of one mount, once that is known: `namespace.kept.KeptFiles`. `run` is a task of the cache's
+    nursery."""
 
     def __init__(self, context: CacheContext, ahead: ObjectsAhead, wanted: AttributesWanted) -> None:
         self._wanted = wanted
@@ -79,7 +101,14 @@ class KeptAttributes:
         """Somebody has some forgotten: none is noted or found meanwhile."""
         self._flushing = trio.Lock()
         self._identity: int | None = None
+        self._source_id, self._device = "", 0
         self._is_fresh = False
+
+    @property
+    def identity(self) -> int:
+        """A number that another index hardly has; see `AttributeRows.identity_nowait`."""
+        assert self._identity is not None, "of_source comes first"
+        return self._identity
 
     def note(self, file: StagedFile, directory: Attributes, name: bytes, attributes: Attributes) -> None:
         """`file` has these attributes and this name in `directory`, and the source says so."""
@@ -98,7 +127,7 @@ class KeptAttributes:
             if len(self._objects) > _MAX_WAITING:
                 del self._objects[next(iter(self._objects))]
 
-    def of_source(self, source_id: str, device: int, *, is_fresh: bool) -> KeptOfSource | None:
+    def of_source(self, source_id: str, device: int, *, is_fresh: bool) -> KeptAttributes | None:
         """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now.
         `is_fresh`: no kernel holds anything that an earlier daemon has told."""
         if not self.on:
@@ -108,13 +137,14 @@ class KeptAttributes:
         except IndexFailed as error:
             self._context.health.index_failed(error, "opening the cache")
             return None
-        self._is_fresh = is_fresh
-        return KeptOfSource(self, self._identity, source_id, device)
+        self._source_id, self._device, self._is_fresh = source_id, device, is_fresh
+        return self
 
-    async def page(self, folder: Folder, device: int, after_name: bytes) -> KeptPage | None:
+    async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
         """The next names in this directory; None: there are no more."""
         if self._forgetting:
             return None
+        folder = self._folder(directory)
         if not after_name:
             self._ahead.add(folder.number)
         asked = self._ask(self._context.index.attributes.after, folder.number, after_name, _AT_ONCE)
@@ -127,27 +157,33 @@ class KeptAttributes:
         here = [row for row in rows if len(row.seen) == SEEN_BYTES and folder.proves(row)]
         seen = bytearray(b"".join(row.seen for row in here))
         for index in range(len(here)):
-            _DEVICE.pack_into(seen, index * SEEN_BYTES + _DEVICE_AT, device)
+            _DEVICE.pack_into(seen, index * SEEN_BYTES + _DEVICE_AT, self._device)
         return KeptPage([row.name for row in here], bytes(seen), [row.object_id for row in here], rows[-1].name)
 
-    def named_nowait(self, folder: Folder, device: int, name: bytes) -> Attributes | None:
-        """Of the file with this name in this directory."""
-        if self._forgetting:
-            return None
-        try:
-            row = self._context.index.attributes.named_nowait(folder.number, name)
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "looking for attributes")
-            return None
-        return _attributes(row, folder, device) if row is not None else None
+    def named_nowait(self, directory: Attributes, name: bytes) -> Attributes | None:
+        """Of the file with this name in this directory, if they are kept."""
+        folder = self._folder(directory)
+        find = self._context.index.attributes.named_nowait
+        row = None if self._forgetting else self._look(find, folder.number, name)
+        return _attributes(row, folder, self._device) if row is not None else None
 
-    def of_object_nowait(self, object_id: int) -> AttributesRow | None:
-        """What is kept of the file that is, or was, staged as this object. Not proven."""
+    def of_object_nowait(self, object_id: int) -> KeptFile | None:
+        """The file that is, or was, staged as this object."""
+        row = self._look(self._context.index.attributes.of_object_nowait, object_id)
+        if row is None:
+            return None
+        attributes = _attributes(row, Folder.then(self.identity, self._source_id, row), self._device)
+        return KeptFile(inode_of(row), row.name, attributes) if attributes is not None else None
+
+    def _look(self, find: Callable[..., AttributesRow | None], *what: object) -> AttributesRow | None:
         try:
-            return self._context.index.attributes.of_object_nowait(object_id)
+            return find(*what)
         except IndexFailed as error:
             self._context.health.index_failed(error, "looking for attributes")
             return None
+
+    def _folder(self, directory: Attributes) -> Folder:
+        return Folder.of(self.identity, self._source_id, directory)
 
     def changing(self, object_id: int) -> None:
         """This object is about to change or go."""
@@ -157,27 +193,24 @@ class KeptAttributes:
     async def flush(self) -> None:
         """Tell the index what was noted, of files that are complete, and what has gone. A failure is counted, and the
         notes are lost."""
-        if self._identity is not None:
-            async with self._flushing:
-                await self._flush(self._identity)
-
-    async def _flush(self, identity: int) -> None:
-        changed, self._changed = self._changed, []
-        await self._drop_those(changed)
-        ready = [file for file in self._waiting if file.has_row and file.complete]
-        for start in range(0, len(ready), _AT_ONCE):
-            rows = [row for file in ready[start : start + _AT_ONCE] if (row := self._take(file, identity))]
-            await self._keep(rows)
-        waiting = list(self._objects)
-        for start in range(0, len(waiting), _AT_ONCE):
-            entered = await self._ask(self._context.index.reader.entered, waiting[start : start + _AT_ONCE]) or ()
-            found = [self._objects.pop(number, None) for number in entered]
-            await self._keep([_row(one, identity) for one in found if one is not None])
+        if self._identity is None:
+            return
+        async with self._flushing:
+            changed, self._changed = self._changed, []
+            await self._drop_those(changed)
+            ready = [file for file in self._waiting if file.has_row and file.complete]
+            for start in range(0, len(ready), _AT_ONCE):
+                await self._keep([row for file in ready[start : start + _AT_ONCE] if (row := self._take(file))])
+            waiting = list(self._objects)
+            for start in range(0, len(waiting), _AT_ONCE):
+                entered = await self._ask(self._context.index.reader.entered, waiting[start : start + _AT_ONCE]) or ()
+                found = [self._objects.pop(number, None) for number in entered]
+                await self._keep([_row(one, self.identity) for one in found if one is not None])
 
     @asynccontextmanager
-    async def forgetting_below(self, path: bytes, source_id: str) -> AsyncIterator[None]:
-        """What is kept of files at and below this path is not found by its name any more, nor later. Until the block
-        ends nothing is noted or found. Raises IndexFailed."""
+    async def forgetting_below(self, path: bytes) -> AsyncIterator[None]:
+        """What is kept of files at and below this path is not found by its name any more, in this mount nor in later
+        ones. Until the block ends nothing is noted or found. Raises IndexFailed."""
         self._forgetting += 1
         try:
             async with self._flushing:
@@ -189,8 +222,8 @@ class KeptAttributes:
                     found := await threads.ask_index(rows.below, path.strip(b"/"), after, _AT_ONCE)
                 ):
                     after = found[-1].object_id
-                    # Those whose numbers the kernel may know are found by these: see `KeptOfSource.of_object_nowait`.
-                    hidden = [_nowhere(row, identity, source_id) for row in found if row.object_id in self._told]
+                    # Those whose numbers the kernel may know are found by these: see `of_object_nowait`.
+                    hidden = [_nowhere(row, identity, self._source_id) for row in found if row.object_id in self._told]
                     untold = [row.object_id for row in found if row.object_id not in self._told]
                     await threads.change_index(rows.replace, hidden, untold)
                     for row in found:
@@ -206,25 +239,16 @@ class KeptAttributes:
 
     async def run(self) -> None:
         """Flush from time to time, after what is of no use any more has gone. Never returns."""
-        if self._wanted == "forgotten":
-            await self._forget_all()
+        if self._wanted == "forgotten":  # nobody finds them any more: see `opening`
+            for objects in await self._ranges():
+                await self._change(self._context.index.attributes.drop, objects)
         while True:
             await trio.sleep(_EVERY_S)
             await self.flush()
             if self._is_fresh:
                 self._is_fresh = False
-                await self._drop_lost()
-
-    async def _forget_all(self) -> None:
-        """Nobody finds them any more: see `opening`."""
-        rows = self._context.index.attributes
-        for objects in await self._ranges():
-            await self._change(rows.drop, objects)
-
-    async def _drop_lost(self) -> None:
-        """What earlier mounts have left of files that went."""
-        for objects in await self._ranges():
-            await self._drop_those(await self._ask(self._context.index.attributes.lost, objects) or [])
+                for objects in await self._ranges():  # what earlier mounts have left of files that went
+                    await self._drop_those(await self._ask(self._context.index.attributes.lost, objects) or [])
 
     async def _drop_those(self, objects: Sequence[int]) -> None:
         untold = [number for number in objects if number not in self._told]
@@ -235,12 +259,12 @@ class KeptAttributes:
         end = (await self._ask(self._context.index.attributes.last_object) or 0) + 1
         return [range(start, min(start + _DROPPED_AT_ONCE, end)) for start in range(1, end, _DROPPED_AT_ONCE)]
 
-    def _take(self, file: StagedFile, identity: int) -> AttributesRow | None:
+    def _take(self, file: StagedFile) -> AttributesRow | None:
         """Its row, if it is still noted, and still has an object."""
         noted = self._waiting.pop(file, None)
         if noted is None or file.object_id is None:
             return None
-        folder = Folder.of(identity, file.version.source_id, noted.directory)
+        folder = Folder.of(self.identity, file.version.source_id, noted.directory)
         return folder.row(file.object_id, noted.name, seen_as(noted.attributes._replace(device=0)))
 
     async def _ask(self, function: Callable[..., Value], *args: object) -> Value | None:
@@ -257,40 +281,6 @@ class KeptAttributes:
             self._context.health.index_failed(error, "keeping attributes")
             return False
         return True
-
-
-class KeptOfSource:
-    """What is kept of the source of one mount: `namespace.kept.KeptFiles`."""
-
-    def __init__(self, kept: KeptAttributes, index_identity: int, source_id: str, device: int) -> None:
-        """`device`: st_dev of its root."""
-        self.identity = index_identity
-        self._kept = kept
-        self._source_id = source_id
-        self._device = device
-
-    async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
-        """The next names in this directory; None: there are no more."""
-        return await self._kept.page(self._folder(directory), self._device, after_name)
-
-    def forgetting_below(self, path: bytes) -> AbstractAsyncContextManager[None]:
-        """Names at and below this path are not found any more, in this mount nor in later ones."""
-        return self._kept.forgetting_below(path, self._source_id)
-
-    def named_nowait(self, directory: Attributes, name: bytes) -> Attributes | None:
-        """Of the file with this name in this directory, if they are kept."""
-        return self._kept.named_nowait(self._folder(directory), self._device, name)
-
-    def of_object_nowait(self, object_id: int) -> KeptFile | None:
-        """The file that is, or was, staged as this object."""
-        row = self._kept.of_object_nowait(object_id)
-        if row is None:
-            return None
-        attributes = _attributes(row, Folder.then(self.identity, self._source_id, row), self._device)
-        return KeptFile(inode_of(row), row.name, attributes) if attributes is not None else None
-
-    def _folder(self, directory: Attributes) -> Folder:
-        return Folder.of(self.identity, self._source_id, directory)
 
 
 def _row(one: SeenObject, identity: int) -> AttributesRow:

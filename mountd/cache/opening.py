@@ -2,11 +2,16 @@
 
 Used by the daemon, and by `hfs cache` when nothing is mounted. The cache is there as soon as the index is open,
 whatever the number of rows; what an earlier run left behind is cleaned up in the background.
+
+Where no cache can be had it is opened on an index in memory that names nothing and a disk that takes nothing: so all
+that asks a cache has one to ask, which is empty and stays so; no call of it reaches a disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -16,34 +21,81 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.index import Connect, Index, IndexFailed
-from hfs.mountd.cache.objects import (
+from hfs.mountd.cache.index import Connect, Index, IndexFailed, in_memory
+from hfs.mountd.cache.objects.context import (
     CacheContext,
-    Descriptors,
-    Disk,
-    DiskSpace,
     Health,
     Room,
     RunInThread,
-    StagedFile,
     Threads,
     Trust,
-    set_objects_aside,
+    nothing_planned,
 )
-from hfs.mountd.cache.objects.context import nothing_planned
-from hfs.mountd.cache.stand_in import NoDirectory, NoDisk, index_in_memory
+from hfs.mountd.cache.objects.disk import Descriptors, Disk, DiskSpace, set_objects_aside
+from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import call_guarded
-from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
+from hfs.mountd.ledger import CacheRoot
 from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.cache.evictions import Lru
+
+log = logging.getLogger(__name__)
+
+
+class NoDirectory(CacheDirectory):
+    """In the place of one that cannot be used. Nothing is in it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, path, -1)
+
+    def open(self, name: str, flags: int) -> int:  # noqa: ARG002 - as of any directory
+        """A descriptor of a file that keeps nothing."""
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+    def exists(self, name: str) -> bool:  # noqa: ARG002 - as of any directory
+        """Nothing does."""
+        return False
+
+    def check_opened(self, name: str, times: int) -> None:
+        """What is opened lies in memory."""
+
+
+class NoDisk(Disk):
+    """Every object is gone, and none can be made."""
+
+    def open(self, cache: CacheDirectory) -> None:
+        """Nothing to open."""
+
+    def open_empty(self) -> int:
+        """None can be made."""
+        raise OSError(errno.ENODEV, "there is none")
+
+    def sync_all(self) -> None:
+        """Nothing was written."""
+
+    def space(self) -> DiskSpace:
+        """None."""
+        return DiskSpace(0, 0)
+
+    def in_memory(self) -> bool:
+        """It lies nowhere."""
+        return False
+
+    def on_overlay(self) -> bool:
+        """It lies nowhere."""
+        return False
+
+    def remove_set_aside(self) -> None:
+        """Nothing was."""
+
 
 _DRAIN_S = 10.0
 """A stop waits so long for what was put to become durable; then it is fetched again next time."""
@@ -192,7 +244,7 @@ def _open(cache_dir: str, disk: Disk, settings: CacheSettings, connect: Connect 
 
 def _nothing(cache_dir: str) -> _Opened:
     directory = NoDirectory(cache_dir)
-    return _Opened(directory, None, index_in_memory(directory), DiskSpace(0, 0))
+    return _Opened(directory, None, Index(directory, connect=in_memory()), DiskSpace(0, 0))
 
 
 def _close(opened: _Opened, disk: Disk) -> None:
@@ -212,3 +264,37 @@ def look_at_cache(cache_dir: str, settings: CacheSettings) -> None:
     """In a thread: open it as `open_cache` would, and close it again. Raises as that."""
     disk = Disk(cache_dir)
     _close(_open(cache_dir, disk, settings, None), disk)
+
+
+_NO_LIMIT_BYTES = 1 << 62
+_SLICE_BYTES = 256 << 20
+_LONGEST_S = 1.0
+
+
+async def evict_idle(root: CacheRoot, run_in_thread: RunInThread, name: str, wanted_bytes: int) -> None:
+    """Give up so much of the cache `name`, as far as a second goes, and write down what is left."""
+    path = root.path_of(name)
+    try:
+        hold = await run_in_thread(root.ledger.hold, name)
+    except (OSError, HfsError):
+        return  # it has a daemon by now, or another owner
+    try:
+        settings = CacheSettings(_NO_LIMIT_BYTES, keeps_floor=False, eviction=Lru.name)
+        async with open_cache(path, settings, metrics=Metrics(), run_in_thread=run_in_thread) as cache:
+            with trio.move_on_after(_LONGEST_S):
+                await cache.ready.wait()
+            if not cache.ready.is_set():
+                return  # after a crash of a large cache; another time
+            room, before = cache.room, cache.room.used_bytes
+            until_s = time.monotonic() + _LONGEST_S
+            while room.used_bytes > max(0, before - wanted_bytes) and time.monotonic() < until_s:
+                room.capacity_bytes = max(0, before - wanted_bytes, room.used_bytes - _SLICE_BYTES)
+                if not await cache.evictor.make_room():
+                    break
+            left = room.used_bytes
+        await run_in_thread(hold.settle, left, room.pinned_bytes)
+        log.info("%s: %d bytes made room for a cache that is in use", path, before - left)
+    except (OSError, HfsError) as error:
+        log.warning("%s: nothing can be evicted there: %s", path, error)
+    finally:
+        hold.close()

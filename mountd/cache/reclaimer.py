@@ -10,24 +10,61 @@ between looking and marking. If a step fails nothing is given back to the accoun
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
 from math import inf
 
 import trio
 
 from hfs.mountd.base.version import Version
+from hfs.mountd.cache.files import DoomedRows, StagedFileTable
 from hfs.mountd.cache.index import IndexFailed
-from hfs.mountd.cache.leavers import Leaver
-from hfs.mountd.cache.objects import CacheContext, Change, Disk, ObjectIdAllocator, Unlinked, recall
-from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue, Repair
-from hfs.mountd.cache.pins import Pins
-from hfs.mountd.cache.table.doomed import DoomedRows
-from hfs.mountd.cache.table.files import StagedFileTable
-from hfs.mountd.cache.table.row_updates import RowUpdates
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.objects.changes import Change, ReclaimQueue, Repair
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.file import recall
+from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
+from hfs.mountd.cache.rows import Pins, RowUpdates
+from hfs.mountd.cache.told_objects import Leaver, ToldObjects
 from hfs.mountd.core.background import guarded
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
+
+_FORGOTTEN_AT_ONCE = 2048
+"""So many are forgotten together: a sync every two seconds at a thousand evictions a second, and after a crash 2048
+names are tried: 10 ms."""
+
+
+class Unlinked:
+    """Event loop only."""
+
+    def __init__(self, context: CacheContext) -> None:
+        self._context = context
+        self._numbers: set[int] = set()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._numbers
+
+    async def add(self, numbers: Iterable[int]) -> None:
+        """These are unlinked."""
+        self._numbers.update(numbers)
+        if len(self._numbers) >= _FORGOTTEN_AT_ONCE:
+            await self.forget()
+
+    async def forget(self) -> None:
+        """Have the index forget them. If the disk or the index refuses they stay, which is counted."""
+        numbers = sorted(self._numbers)
+        if not numbers:
+            return
+        try:
+            await self._context.threads.sweep(sync_names, self._context.disk)
+            await self._context.threads.change_index(self._context.index.writer.removed, numbers)
+        except OSError as error:
+            self._context.health.failed(error, "making evictions durable")
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "entering evictions")
+        else:
+            self._numbers.difference_update(numbers)
+
 
 _RETRY_S = 5.0
 
@@ -80,32 +117,25 @@ class Reclaimer:
 
     async def evict(
         self, targets: Sequence[tuple[int, Version]], *, by_name: bool = True, if_empty: Container[int] = ()
-    ) -> tuple[int, int]:
-        """Evict objects, (number, version), as far as they are not busy now. Returns (files, bytes of room given back).
+    ) -> tuple[list[int], int]:
+        """Evict objects, (number, version), as far as they are not busy now. Returns those that are gone, and the bytes
+        of room given back.
         What an overlay may have open is leaving then, and goes later by itself (`told_objects`).
 
         `by_name`: a person or a change at the source wants just these gone; without it those that are pinned stay.
         `if_empty`: numbers of those that stay if they hold anything.
         Once begun, a batch is finished, also when the caller is cancelled.
         """
-        files = freed_bytes = 0
+        gone: list[int] = []
+        freed_bytes = 0
         for start in range(0, len(targets), BATCH):
             async with self.lock:
                 with trio.CancelScope(shield=True):
                     batch = targets[start : start + BATCH]
-                    gone, batch_bytes = await self._evict_told(batch, by_name=by_name, if_empty=if_empty)
-            files += len(gone)
+                    removed, batch_bytes = await self._evict_told(batch, by_name=by_name, if_empty=if_empty)
+            gone += removed
             freed_bytes += batch_bytes
-        return files, freed_bytes
-
-    async def evict_objects(self, targets: Sequence[tuple[int, Version]]) -> list[int]:
-        """As `evict`, for room; returns the numbers of the objects that are gone."""
-        gone: list[int] = []
-        for start in range(0, len(targets), BATCH):
-            async with self.lock:
-                with trio.CancelScope(shield=True):
-                    gone += (await self._evict_told(targets[start : start + BATCH], by_name=False))[0]
-        return gone
+        return gone, freed_bytes
 
     async def _evict_told(
         self, targets: Sequence[tuple[int, Version]], *, by_name: bool, if_empty: Container[int] = ()
@@ -281,6 +311,11 @@ class Reclaimer:
         if removed:
             self._object_ids.settle(number)
             self._context.room.release(room_bytes)
+
+
+def sync_names(disk: Disk) -> None:
+    """In a thread: all that was unlinked before is gone for good."""
+    disk.sync_all()
 
 
 def remove_objects(disk: Disk, numbers: Sequence[int], fds: Sequence[int] = ()) -> tuple[list[int], OSError | None]:

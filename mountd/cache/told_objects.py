@@ -3,7 +3,8 @@
 Who is told of an object may open it at any time, without us, as long as the generation lives that has asked. So of each
 object it is remembered which number stood there when it was told last (`generation`): it may go once nobody has a
 generation that is as old. What is to go before that is *leaving*: told no more, and gone when all have newer ones, for
-which the number is moved. An object that was told to nobody, or where nobody makes overlays, goes at once.
+which the number is moved. Where somebody holds an old generation, with a file open or a working directory, it stays as
+long. An object that was told to nobody, or where nobody makes overlays, goes at once.
 
 In this order: told no more; then it is looked who is there; then it is decided. A maker says that it is there before it
 asks for the number, and asks for the number before it makes a generation, so one that comes later is told of none of
@@ -15,16 +16,96 @@ Event loop only; the disk is waited for in threads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.cache.generation import Generation, OverlaysFound
-from hfs.mountd.cache.leavers import Leaver, Leavers
-from hfs.mountd.cache.makers import Makers
-from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
+from hfs.mountd.base.version import Version
+from hfs.mountd.cache.generation import Generation, Makers, OverlaysFound
+from hfs.mountd.cache.objects.numbers import StampsByNumber
 from hfs.mountd.kernel import XattrAnswers
+
+if TYPE_CHECKING:
+    from hfs.mountd.cache.reclaimer import Reclaimer
+    from hfs.mountd.cache.rows import RowUpdates
+
+LATE_S = 5.0
+"""Who has not let go of an object by then holds it for as long as a job may have a file open."""
+
+_MOST_DEPARTED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """An object that is to go."""
+
+    number: int
+    version: Version
+    room_bytes: int
+    by_name: bool = False
+    if_empty: bool = False
+    is_to_go: bool = True
+    """False: a part of it is to go, by whoever asks again."""
+
+
+class Leavers:
+    """`number in leavers`: it goes by itself."""
+
+    def __init__(self) -> None:
+        self._leaving: dict[int, tuple[Leaver, float]] = {}
+        self._departed: dict[int, None] = {}
+        self.awaited_bytes = 0
+        """What is about to be given back, by those that are not late."""
+        self.some_are_late = False
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._leaving
+
+    def __len__(self) -> int:
+        return len(self._leaving)
+
+    def all(self) -> list[tuple[Leaver, float]]:
+        """And since when."""
+        return list(self._leaving.values())
+
+    def add(self, leavers: Iterable[Leaver]) -> None:
+        """Those that were leaving before are so by what is said last."""
+        now_s = trio.current_time()
+        for leaver in leavers:
+            _, since_s = self._leaving.get(leaver.number, (leaver, now_s))
+            self._leaving[leaver.number] = leaver, since_s
+        self.count()
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """They are gone, or stay."""
+        for number in numbers:
+            self._leaving.pop(number, None)
+        self.count()
+
+    def count(self) -> None:
+        """Once in a while: some may be late."""
+        in_time_s = trio.current_time() - LATE_S
+        in_time = [leaver.room_bytes for leaver, since_s in self._leaving.values() if since_s > in_time_s]
+        self.awaited_bytes = sum(in_time)
+        self.some_are_late = len(in_time) < len(self._leaving)
+
+    def departed(self, numbers: Iterable[int]) -> None:
+        """These have gone by themselves."""
+        for number in numbers:
+            self._departed[number] = None
+        while len(self._departed) > _MOST_DEPARTED:
+            del self._departed[next(iter(self._departed))]
+
+    def take_departed(self, numbers: Iterable[int]) -> list[int]:
+        """Those of these that did, once."""
+        found = [number for number in numbers if number in self._departed]
+        for number in found:
+            del self._departed[number]
+        return found
+
 
 SHOWN_S = 1.0
 """So long, at most, is waited for new generations."""
@@ -205,3 +286,77 @@ class ToldObjects:
         finally:
             self._watchers -= 1
         return not limit.cancelled_caught
+
+
+_MOVE_EVERY_S = 1.0
+"""A new generation takes each maker some 20 ms, and its readers look up anew what they read."""
+
+_LOOK_S, _LOOK_SELDOM_S, _LOOK_IDLE_S = 0.02, 0.25, 1.0
+"""How often, while somebody waits; while there are makers; and else."""
+
+_AT_ONCE = 1024
+
+_FORGET_S = 60.0
+"""Of what only a part was to go: nobody has asked again."""
+
+
+class Departures:
+    """`run` is a task of the cache's nursery."""
+
+    def __init__(self, reclaimer: Reclaimer, updates: RowUpdates) -> None:
+        self._telling = reclaimer.telling
+        self._reclaimer = reclaimer
+        self._updates = updates
+        self._oldest: int | None = None
+
+    async def run(self) -> None:
+        """Never returns."""
+        telling = self._telling
+        while True:
+            with trio.move_on_after(self._pause_s()):
+                await telling.more.wait()
+                await trio.sleep(_LOOK_S)
+            telling.more = trio.Event()
+            if telling.on:
+                await self._turn()
+
+    def _pause_s(self) -> float:
+        telling = self._telling
+        if not telling.on:
+            return inf
+        if telling.is_watched or telling.leavers.awaited_bytes:
+            return _LOOK_S
+        return _LOOK_SELDOM_S if telling.makers.files else _LOOK_IDLE_S
+
+    async def _turn(self) -> None:
+        telling = self._telling
+        telling.hear()
+        self._updates.told(telling.take_used())
+        await telling.look()
+        telling.leavers.count()
+        if telling.is_move_wanted and trio.current_time() >= telling.moved_s + _MOVE_EVERY_S:
+            await telling.move(is_needed=False)
+        if telling.makers.oldest != self._oldest:
+            self._oldest = telling.makers.oldest
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        leavers = self._telling.leavers.all()
+        for start in range(0, len(leavers), _AT_ONCE):
+            some = leavers[start : start + _AT_ONCE]
+            await self._evict([one for one, _ in some if one.is_to_go and self._telling.may_go(one.number)])
+            before_s = trio.current_time() - _FORGET_S
+            self._telling.end(one.number for one, since_s in some if not one.is_to_go and since_s < before_s)
+            await trio.lowlevel.checkpoint()
+
+    async def _evict(self, leavers: list[Leaver]) -> None:
+        for by_name in (True, False):
+            its = [one for one in leavers if one.by_name == by_name]
+            if its:
+                if_empty = {one.number for one in its if one.if_empty}
+                targets = [(one.number, one.version) for one in its]
+                await self._reclaimer.evict(targets, by_name=by_name, if_empty=if_empty)
+        telling = self._telling
+        telling.leavers.departed(one.number for one in leavers if one.number not in telling.leavers)
+        # Who has been opened, or pinned, meanwhile stays; where a maker is new it is leaving still.
+        telling.end(one.number for one in leavers if telling.may_go(one.number))

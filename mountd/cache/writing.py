@@ -2,7 +2,7 @@
 
 Large aligned chunks are written with O_DIRECT where the file system takes it, which is several times faster than
 writing through the page cache and syncing, and leaves the page cache to what is read. They go behind what readers wait
-for (`cache.objects.pace`); what is small the kernel writes back, when a group is synced.
+for (`WritePace`); what is small the kernel writes back, when a group is synced.
 
 With `--stage-encoding` a chunk that shrinks is written shrunk, at the same place of its object, which stays as long as
 the file: less of it is on the disk. One that does not is written as it is, and then the file's other chunks too, since
@@ -16,21 +16,17 @@ from __future__ import annotations
 import errno
 import mmap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import xxhash
 
-from hfs.mountd.cache.objects import (
-    RAW,
-    UNDECIDED,
-    Change,
-    Disk,
-    Shrinker,
-    StagedFile,
-    WritePace,
-    checksum_of_zeros,
-    staging_io,
-)
+from hfs.mountd.cache.objects.changes import Change
+from hfs.mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.io import WritePace, staging_io
+from hfs.mountd.cache.objects.reads import checksum_of_zeros
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from hfs.policies.cache.holes import hole_blocks
 from hfs.policies.geometry import Extent
@@ -39,79 +35,51 @@ DIRECT_FROM_BYTES = 1 << 20
 """Below this a buffered write is as fast, and what is small is read again soon, from the page cache."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WriteJob:
     """One chunk to write. The thread sets `checksum`, `stored_bytes` or `error`, and drops `data` as soon as it is
     written."""
 
-    __slots__ = (
-        "change",
-        "charged_bytes",
-        "checksum",
-        "create",
-        "data",
-        "element_bytes",
-        "error",
-        "file",
-        "hole_blocks",
-        "index",
-        "may_shrink",
-        "number",
-        "object_id",
-        "on_done",
-        "pieces",
-        "room_bytes",
-        "shrunk",
-        "size_bytes",
-        "start",
-        "stored_bytes",
-        "stray",
-    )
+    file: StagedFile
+    index: int
+    data: memoryview | None
+    number: int
+    """Place in the order of all puts."""
+    charged_bytes: int
+    """What was accounted when it was put."""
+    on_done: Callable[[], object] | None = None
+    """Called on the event loop once the chunk is present, or was given up."""
+    may_shrink: bool = False
+    """Nothing of the chunk is on the disk, and nobody but us reads the object."""
+    pieces: Sequence[Extent] | None = None
+    """All of it that is to be written, if the rest is zeros and nothing of the chunk is on the disk; None: all."""
+    object_id: int = field(init=False)
+    size_bytes: int = field(init=False)
+    start: int = field(init=False)
+    hole_blocks: int = field(init=False)
+    room_bytes: int = field(init=False)
+    """What the chunk takes at most."""
+    create: bool = False
+    """There is no object yet; known when its turn comes."""
+    change: Change | None = None
+    """Its turn at the object, from when it is taken off the queue."""
+    checksum: int = 0
+    element_bytes: int = UNDECIDED
+    """What the file was found to be made of when the thread began, then what the chunk was found to be made of."""
+    shrunk: memoryview | None = None
+    stored_bytes: int = 0
+    """As how many bytes it was written; 0: as it is."""
+    error: OSError | None = None
+    stray: bool = False
+    """The write failed and the disk may still hold some of it."""
 
-    def __init__(
-        self,
-        file: StagedFile,
-        index: int,
-        data: memoryview,
-        number: int,
-        charged_bytes: int,
-        on_done: Callable[[], object] | None = None,
-        *,
-        may_shrink: bool = False,
-        pieces: Sequence[Extent] | None = None,
-    ) -> None:
-        assert file.object_id is not None
-        self.file = file
-        self.index = index
-        self.data: memoryview | None = data
-        self.number = number
-        """Place in the order of all puts."""
-        self.object_id = file.object_id
-        self.size_bytes = len(data)
-        self.on_done = on_done
-        """Called on the event loop once the chunk is present, or was given up."""
-        self.charged_bytes = charged_bytes
-        """What was accounted when it was put."""
-        self.start = index * file.chunk_bytes
-        self.create = False
-        """There is no object yet; known when its turn comes."""
-        self.change: Change | None = None
-        """Its turn at the object, from when it is taken off the queue."""
-        self.checksum = 0
-        self.may_shrink = may_shrink
-        """Nothing of the chunk is on the disk, and nobody but us reads the object."""
-        self.element_bytes = UNDECIDED
-        """What the file was found to be made of when the thread began, then what the chunk was found to be made of."""
-        self.shrunk: memoryview | None = None
-        self.pieces = pieces
-        """All of it that is to be written, if the rest is zeros and nothing of the chunk is on the disk; None: all."""
-        self.hole_blocks = 0 if pieces is None else hole_blocks(len(data), pieces)
-        self.room_bytes = blocks_bytes(len(data)) - self.hole_blocks * BLOCK_BYTES
-        """What the chunk takes at most."""
-        self.stored_bytes = 0
-        """As how many bytes it was written; 0: as it is."""
-        self.error: OSError | None = None
-        self.stray = False
-        """The write failed and the disk may still hold some of it."""
+    def __post_init__(self) -> None:
+        assert self.file.object_id is not None
+        assert self.data is not None
+        self.object_id, self.size_bytes = self.file.object_id, len(self.data)
+        self.start = self.index * self.file.chunk_bytes
+        self.hole_blocks = 0 if self.pieces is None else hole_blocks(self.size_bytes, self.pieces)
+        self.room_bytes = blocks_bytes(self.size_bytes) - self.hole_blocks * BLOCK_BYTES
 
     @property
     def is_whole_new_file(self) -> bool:
@@ -201,7 +169,7 @@ def _write_small(disk: Disk, jobs: list[WriteJob]) -> None:
         assert data is not None
         job.checksum = xxhash.xxh3_64_intdigest(data)
         try:
-            _change(job).made(disk.write_new(job.object_id, data))
+            _change(job).after = disk.write_new(job.object_id, data)
         except OSError as error:
             job.error = error
             _undo(disk, job, job.size_bytes)
@@ -210,31 +178,28 @@ def _write_small(disk: Disk, jobs: list[WriteJob]) -> None:
 def _write(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: bool) -> None:
     if disk.direct and len(data) >= DIRECT_FROM_BYTES and _address(data) % BLOCK_BYTES == 0:
         try:
-            _write_direct(disk, job, data, pace, rests)
+            _write_object(disk, job, data, pace, rests, direct=True)
             return
         except OSError as error:
             if error.errno not in {errno.EINVAL, errno.EOPNOTSUPP}:
                 raise
             disk.direct = False
-    fd = disk.open_write(job.object_id, create=job.create, direct=False)
+    _write_object(disk, job, data, pace, rests, direct=False)
+
+
+def _write_object(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: bool, *, direct: bool) -> None:
+    fd = disk.open_write(job.object_id, create=job.create, direct=direct)
     try:
         lost_length = _begin(job, fd)
         for piece in _pieces(job, data):
-            disk.io.write(fd, [data[piece.start : piece.end]], job.start + piece.start)
-        if job.stored_bytes or job.hole_blocks or lost_length or (job.create and len(data) != job.file.size):
-            disk.io.set_length(fd, job.file.size)  # a shrunk end does not reach the end
-        _change(job).end(fd)
-    finally:
-        disk.io.close(fd)
-
-
-def _write_direct(disk: Disk, job: WriteJob, data: memoryview, pace: WritePace, rests: bool) -> None:
-    fd = disk.open_write(job.object_id, create=job.create, direct=True)
-    try:
-        lost_length = _begin(job, fd)
-        for piece in _pieces(job, data):
-            pace.write(disk.io, fd, _blocks(data[piece.start : piece.end]), job.start + piece.start, rests=rests)
-        if job.create or job.stored_bytes or job.hole_blocks or lost_length or len(data) % BLOCK_BYTES:
+            part, start = data[piece.start : piece.end], job.start + piece.start
+            if direct:
+                pace.write(disk.io, fd, _blocks(part), start, rests=rests)
+            else:
+                disk.io.write(fd, [part], start)
+        # A shrunk end and a hole do not reach the end of the file, and whole blocks go beyond it.
+        is_new = job.create and (direct or len(data) != job.file.size)
+        if is_new or job.stored_bytes or job.hole_blocks or lost_length or (direct and len(data) % BLOCK_BYTES):
             disk.io.set_length(fd, job.file.size)
         _change(job).end(fd)
     finally:

@@ -14,6 +14,8 @@ path, fault and remedy:
 Directories above are not judged: all below is reached through the descriptor, so whoever can rename them takes the name
 away and nothing else. SQLite alone insists on paths: `check_opened` sees afterwards that what it opened lies here.
 
+One process at a time has it (`lock_cache`), until the descriptor of its lock is closed or it has ended.
+
 All of it blocks. Knows nothing of what the files hold.
 """
 
@@ -22,13 +24,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import stat
 import time
 from types import TracebackType
 from typing import Self
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.base.errors import CacheInUse, ConfigError
 from hfs.mountd.core.cache_path import walk
 from hfs.mountd.core.path_steps import open_name, open_step, stat_name
 
@@ -240,3 +243,23 @@ def uncover(folder_fd: int, name: str) -> None:
                 raise
         else:
             return
+
+
+def lock_cache(directory: CacheDirectory) -> int:
+    """Own the cache directory until the returned descriptor is closed. Raises CacheInUse, OSError."""
+    fd = directory.open("lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise CacheInUse(
+            f"the cache {directory.path} is in use by process {owner}: "
+            "use the mount that it serves, or another --cache directory"
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -5,7 +5,7 @@ quarter of that a byte, and its readers do not ask at all. So once somebody has 
 the rest is pushed: from where the last read ended on, around the end of the file, one file at a time, if memory has
 room for twice as much. Random reads of 128 KiB were 1.5 to 2 times as fast the first time; who reads in order has the
 kernel's readahead, and was slower by a third with pushes beside. Where the kernel reads files by itself (passthrough)
-nothing is done here. Decides when; the bytes are the reader's (`cache.reading`), the pushes the pusher's. Event loop
+nothing is done here. Decides when; the bytes are the reader's (`cache.reader`), the pushes the pusher's. Event loop
 only.
 """
 

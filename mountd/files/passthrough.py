@@ -5,7 +5,7 @@ and forgotten when the last handle goes: the kernel wants the same backing file 
 asks for it before it decides how an open is answered (policies/iomode.py has the kernel's rules). Whatever fails here
 only means that the file is read through us.
 
-The kernel reads it without any look at its bytes, so the object must be sound (`cache.objects.stamps`): with the stamp
+The kernel reads it without any look at its bytes, so the object must be sound (`cache.objects.changes`): with the stamp
 that it was left with, or verified since. That is looked at at every open, and not afterwards: what another program
 changes of an open backing file reaches its readers until they open it again.
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hfs.mountd.core.config.address import Address, address_of
+from hfs.mountd.core.config.key import Address, address_of
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Protocol
 import trio
 
 from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.kept_page import KeptFile, KeptPage
 from hfs.mountd.base.seen import SeenNames
+from hfs.mountd.cache import KeptFile, KeptPage
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.names import Names

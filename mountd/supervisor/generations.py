@@ -5,7 +5,7 @@ enters the namespace that it is for; a mount that does not answer holds up that 
 number that was read before it was made. It has gone with the last that has something open, mapped or its working
 directory in it: the kernel says so (inotify), where we may read the root of the mount; else it counts until the end.
 
-A maker tells the daemon by a file of its own (mountd/cache/makers.py), which is locked for as long as it lives. The
+A maker tells the daemon by a file of its own (mountd/cache/generation.py), which is locked for as long as it lives. The
 daemon lets nothing go that an older generation may have open. A file that is left without a lock was a killed maker's:
 what it has made may be in use.
 """

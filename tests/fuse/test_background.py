@@ -22,9 +22,9 @@ LARGE_BYTES = 1_500_000
 # What each task calls, and fails in. In the order in which a reader brings the tasks about.
 FAULTS = {
     "staging: clean-up": "hfs.mountd.cache.cache:Cache._prepare",
-    "staging: object ids": "hfs.mountd.cache.objects.ids:ObjectIdAllocator.settled_id",
+    "staging: object ids": "hfs.mountd.cache.objects.numbers:ObjectIdAllocator.settled_id",
     "staging: watch of the disk": "hfs.mountd.cache.evictor:Evictor.look",
-    "staging: last uses": "hfs.mountd.cache.table.row_updates:RowUpdates.flush",
+    "staging: last uses": "hfs.mountd.cache.rows:RowUpdates.flush",
     "sweep of names": "hfs.mountd.namespace.nodes.names:Names.sweep",
     "second looks": "hfs.mountd.source.doubts:Doubts.run",
     "prefetch": "hfs.mountd.fetch.prefetch:Prefetch.run",
@@ -33,7 +33,7 @@ FAULTS = {
     "watch of the connection": "hfs.mountd.fuse.fuse:Fuse._watch",
     "sibling list": "hfs.mountd.namespace.listings:Listings.whole",
     "push": "hfs.mountd.fetch.chunks.page_pusher:PagePusher.push",
-    "supersede": "hfs.mountd.cache.table.files:StagedFileTable.supersede",
+    "supersede": "hfs.mountd.cache.files:StagedFileTable.supersede",
 }
 # These are called in threads, or by no task of their name.
 ELSEWHERE = {
@@ -92,8 +92,7 @@ def test_reads_go_on_whatever_fails_in_the_background(
     faults = [raising(at, 1 if task in ONCE else times, task=task) for task, at in FAULTS.items()]
     elsewhere = [raising(at, 1 if task in ONCE else times) for task, at in ELSEWHERE.items()]
     settings = [
-        setting(at, 0.05)
-        for at in ("hfs.mountd.daemon.service:_SWEEP_S", "hfs.mountd.cache.table.row_updates:USES_FLUSHED_EVERY_S")
+        setting(at, 0.05) for at in ("hfs.mountd.daemon.service:_SWEEP_S", "hfs.mountd.cache.rows:USES_FLUSHED_EVERY_S")
     ]
     hfs = hfs_mount(source, "--ttl", "0.5", env=injected(*settings, *faults, *elsewhere))
     hfs.expect_warning(".*")

@@ -16,7 +16,7 @@ import pytest
 from hfs.client.client import Client, find_socket
 from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.config.handover import dump
+from hfs.mountd.core.config.loading import dump
 from hfs.mounting import keeper, mounting, own_process, taking_away
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.injection import hidden, injected
@@ -142,7 +142,7 @@ def test_a_crash_while_another_release_is_loaded_is_survived(start: Start, progr
     code = f"""
 import sys
 from hfs.mounting import taking_away, mounting
-from hfs.mountd.core.config.handover import undump
+from hfs.mountd.core.config.loading import undump
 mounting._DAEMON = [{str(program)!r}]
 print(mounting.take_over(*undump(sys.stdin.buffer.read())))
 """

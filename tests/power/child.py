@@ -17,11 +17,10 @@ from unittest import mock
 import trio
 import trio.testing
 
-from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache, reclaimer
 from hfs.mountd.cache import committer as committer_module
 from hfs.mountd.cache.index.database import IndexDatabase
-from hfs.mountd.cache.index.writer import IndexWriter
-from hfs.mountd.cache.objects import unlinked as staging_unlinked
+from hfs.mountd.cache.index.statements import IndexWriter
 from hfs.mountd.core.metrics import Metrics
 from tests.power.crash_child import few_numbers_leased
 from tests.support.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
@@ -132,7 +131,7 @@ def entered_without_a_sync() -> Iterator[None]:
 @contextmanager
 def names_not_synced() -> Iterator[None]:
     """What was unlinked may come back."""
-    with mock.patch.object(staging_unlinked, "sync_disk", return_value=None):
+    with mock.patch.object(reclaimer, "sync_names", return_value=None):
         yield
 
 

@@ -12,11 +12,10 @@ from unittest import mock
 
 import trio
 
-from hfs.mountd.cache import Cache, CacheSettings, open_cache
-from hfs.mountd.cache.index import writer as index_file
-from hfs.mountd.cache.objects import Shrinker
-from hfs.mountd.cache.objects import ids as staging_names
-from hfs.mountd.cache.objects import unlinked as staging_unlinked
+from hfs.mountd.cache import Cache, CacheSettings, open_cache, reclaimer
+from hfs.mountd.cache.index import statements as index_file
+from hfs.mountd.cache.objects import numbers as staging_names
+from hfs.mountd.cache.objects.codec import Shrinker
 from hfs.mountd.core.metrics import Metrics
 from tests.support.faults import (
     CAPACITY_BYTES,
@@ -44,7 +43,7 @@ def few_numbers_leased() -> AbstractContextManager[object]:
     patches = ExitStack()
     patches.enter_context(mock.patch.object(index_file, "_LEASE", 64))
     patches.enter_context(mock.patch.object(staging_names, "_AHEAD", 60))
-    patches.enter_context(mock.patch.object(staging_unlinked, "_AT_ONCE", 2))
+    patches.enter_context(mock.patch.object(reclaimer, "_FORGOTTEN_AT_ONCE", 2))
     return patches
 
 

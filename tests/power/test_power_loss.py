@@ -134,7 +134,7 @@ def test_a_sync_that_is_taken_out_is_missed(
     recorded: Recorded, state_directory: Path, monkeypatch: pytest.MonkeyPatch, breakage: str
 ) -> None:
     monkeypatch.setattr(
-        logging.getLogger("hfs.mountd.cache.objects.room"), "disabled", True
+        logging.getLogger("hfs.mountd.cache.objects.context"), "disabled", True
     )  # the cache is to be found broken
     with pytest.raises(AssertionError, match=BREAKAGES[breakage].found):
         check_losses(recorded(breakage), state_directory, every=10)

@@ -25,7 +25,7 @@ from hfs.mountd.base.errors import StagingError
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from hfs.mountd.cache.kept_attributes import AttributesWanted
-from hfs.mountd.cache.objects import Shrinker
+from hfs.mountd.cache.objects.codec import Shrinker
 from hfs.mountd.cache.objects.context import Trust, nothing_planned
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.cache.makers import Makers
+from hfs.mountd.cache.generation import Makers
 from tests.support.faults import CHUNK_BYTES
 
 NOBODY = Makers()

@@ -1,4 +1,9 @@
-"""The database of the index while it is open: its connections, transactions and errors.
+"""The file of the index: one SQLite database in WAL mode per cache directory; its connections, transactions and damage.
+
+Only the process that holds `DIR/lock` opens it. Opening does the same small work whatever the number of rows: no scan,
+no integrity check; a damaged page found later is reported by the query that meets it. SQLite says "malformed" of a page
+that the disk did not give for a moment, too (it takes EIO for a file system that is damaged), and who believes that
+gives up a cache of terabytes for one error of the disk: so damage is looked at, never believed at once.
 
 One connection writes, one reads, and one answers from the event loop beside the threads. Each is used by one thread at
 a time: the callers' limiters see to that. Errors: IndexFailed for whatever SQLite reports.
@@ -6,26 +11,63 @@ a time: the callers' limiters see to that. Errors: IndexFailed for whatever SQLi
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from hfs.mountd.base.errors import StagingError
-from hfs.mountd.cache.index.columns import read_state
-from hfs.mountd.cache.index.schema import (
-    Connect,
-    check_opened,
-    connect_to,
-    is_damage,
-    is_damage_at_start,
-    is_marked,
-    mark_damaged,
-    open_database,
-    set_aside,
-    unmark,
-)
-from hfs.mountd.cache.index.verdict import is_sound, verdict
+from hfs.mountd.base.errors import CacheFormatError, StagingError
+from hfs.mountd.cache.index.rows import APPLICATION_ID, FORMAT, TABLES, upgrade
 from hfs.mountd.core.cache_directory import CacheDirectory
+from hfs.policies.cache.admission import BLOCK_BYTES
+
+log = logging.getLogger(__name__)
+
+NAME = "index.sqlite"
+_MARK = "index.damaged"
+_PIECE_BYTES = 1 << 20
+
+_DISK_REFUSES = {
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
+    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_PROTOCOL),
+}
+
+Connect = Callable[..., sqlite3.Connection]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """What is known at start without looking at any row."""
+
+    files: int
+    size_bytes: int
+    """Of the chunks committed."""
+    used_bytes: int
+    """Accounted room of everything in the index, evicted objects not yet removed included."""
+    next_id: int
+    """The first object number that was certainly never used."""
+    settled_id: int
+    """Objects from here to next_id without a row are garbage."""
+    clean: bool
+    """The last run left nothing on the disk that is not accounted."""
+    shrunk_bytes: int
+    """Of `size_bytes`, those of chunks that are stored in fewer bytes than they have."""
+    shrunk_stored_bytes: int
+    """How many stand for them on the disk."""
+
+
+def read_state(database: sqlite3.Connection) -> IndexState:
+    """The totals. Raises sqlite3.Error."""
+    sql = "SELECT files, bytes, blocks, next_id, settled_id, clean, encoded, stored FROM state"
+    found = database.execute(sql).fetchone()
+    if found is None:
+        raise sqlite3.DatabaseError("the index has no state")
+    files, size_bytes, blocks, next_id, settled_id, clean, *shrunk = found
+    return IndexState(files, size_bytes, blocks * BLOCK_BYTES, next_id, settled_id, bool(clean), *shrunk)
 
 
 class IndexFailed(StagingError):
@@ -131,3 +173,216 @@ class IndexDatabase:
         elif failure.damaged:
             mark_damaged(self._directory)
         return failure
+
+
+class Sources:
+    """Those of staged files: rows name them by number, versions by identity. Read by any thread, changed by the one
+    that writes."""
+
+    def __init__(self, database: IndexDatabase) -> None:
+        self._database = database
+        self._ids = database.opened_sources
+        self.names = {number: name for name, number in self._ids.items()}
+        """By number."""
+
+    def number(self, name: str) -> int:
+        """The number of a source; -1 if nothing of it was ever staged."""
+        return self._ids.get(name, -1)
+
+    def enter(self, name: str) -> int:
+        """The number of a source, which it gets now if it has none. Raises IndexFailed.
+
+        A new one is committed on its own, before any row uses it: were it rolled back with them, another source could
+        be given the same number.
+        """
+        number = self._ids.get(name)
+        if number is None:
+            writer = self._database.writer
+            with self._database.guarded():
+                writer.execute("INSERT OR IGNORE INTO sources (name) VALUES (?)", (name,))
+                (found,) = writer.execute("SELECT id FROM sources WHERE name = ?", (name,)).fetchone()
+            number = int(found)
+            self.names[number] = name
+            self._ids[name] = number  # last: whoever finds the number here finds the name too
+        return number
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Forget these, as far as there is no row of theirs. Raises IndexFailed."""
+        sql = "DELETE FROM sources WHERE name = ? AND NOT EXISTS (SELECT 1 FROM files WHERE source = sources.id)"
+        with self._database.transaction(durable=False) as database:
+            database.executemany(sql, [(name,) for name in names])
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the database file itself is broken, rather than the disk full or an operation refused."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def is_damage_at_start(error: sqlite3.Error) -> bool:
+    """Whether an index that cannot be opened is of no use: whatever is wrong with it, except that the disk refuses."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DISK_REFUSES
+
+
+def is_marked(directory: CacheDirectory) -> bool:
+    """Whether a damaged page was met in an earlier run."""
+    return directory.exists(_MARK)
+
+
+def unmark(directory: CacheDirectory) -> None:
+    """The index was looked at and is sound."""
+    with contextlib.suppress(FileNotFoundError):
+        directory.unlink(_MARK)
+
+
+def mark_damaged(directory: CacheDirectory) -> None:
+    """Remember that a damaged page was met: the next start looks at the whole index."""
+    try:
+        os.close(directory.open(_MARK, os.O_WRONLY | os.O_CREAT))
+    except OSError as error:
+        log.debug("the damaged index could not be marked: %s", error)  # the next start meets the damage again
+
+
+def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[[], None]) -> sqlite3.Connection:
+    """The writing connection. `on_new` is called before an index is made anew: what the objects directory holds then is
+    known to nobody.
+
+    Raises CacheFormatError for a format of a newer release, ConfigError, sqlite3.Error and OSError.
+    """
+    # Made here, for its mode, and never again while it is open: closing any descriptor of a file drops all the locks
+    # that this process holds on it (POSIX), and then whoever else looks into the index removes its log when he closes.
+    os.close(directory.open(NAME, os.O_RDWR | os.O_CREAT))
+    database = connect_to(directory, connect)
+    try:
+        application = _pragma(database, "application_id")
+        found = _pragma(database, "user_version")
+        if application not in {0, APPLICATION_ID} or (application == 0 and _tables(database)):
+            raise CacheFormatError(f"{directory.path}/{NAME} belongs to another program: use another --cache directory")
+        if found > FORMAT:
+            raise CacheFormatError(
+                f"the cache {directory.path} was written by a newer hfs (format {found}, this release knows {FORMAT}): "
+                "use that release, use another --cache directory, or delete this one"
+            )
+        # Readers never wait for the writer, and a commit is one append; rolled into the database from time to time.
+        database.execute("PRAGMA journal_mode = WAL").fetchone()
+        database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        check_opened(directory, 1)
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: 16 MB, a checkpoint for 40 000 small files
+        database.execute("PRAGMA journal_size_limit = 33554432")
+        if application == 0:
+            on_new()
+        statements = TABLES if application == 0 else upgrade(found) if found < FORMAT else ()
+        if statements:
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("BEGIN IMMEDIATE")
+            for statement in statements:
+                database.execute(statement)
+            database.execute("COMMIT")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect_to(directory: CacheDirectory, connect: Connect) -> sqlite3.Connection:
+    """A connection with the settings that every one needs. Used by one thread at a time, not always the same.
+
+    Raises ConfigError if what it has opened lies elsewhere; nothing was read of that.
+    """
+    path = f"{directory.real_path}/{NAME}"  # it makes any path one without links, so there is none by a descriptor
+    database = connect(path, isolation_level=None, check_same_thread=False, cached_statements=64)
+    try:
+        directory.check_opened(NAME, 1)
+        # No other process has it open (DIR/lock), so whoever holds it is another thread of ours, for milliseconds.
+        database.execute("PRAGMA busy_timeout = 10000")
+        database.execute("PRAGMA cache_size = -16000")  # 16 MB: the inner pages of the index of a million files
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def in_memory() -> Connect:
+    """For an index that lies on no disk: one connection, which all share, and that goes with the last of them."""
+    shared: list[sqlite3.Connection] = []
+
+    def connect(_path: str, **how: Any) -> sqlite3.Connection:
+        if not shared:
+            shared.append(sqlite3.connect(":memory:", **how))
+        return shared[0]
+
+    return connect
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    return int(database.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _tables(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def check_opened(directory: CacheDirectory, connections: int) -> None:
+    """See that so many connections, which have read, have all their files in this directory. Raises ConfigError."""
+    for name in (NAME, f"{NAME}-wal"):
+        directory.check_opened(name, connections)
+    directory.check_opened(f"{NAME}-shm", 1)  # one of the whole process
+
+
+def set_aside(directory: CacheDirectory, why: str) -> None:
+    """Rename the broken index, with its log, so that it can be looked at; nothing uses it again."""
+    n = 1
+    while directory.exists(f"{NAME}.broken-{n}"):
+        n += 1
+    for suffix in ("-shm", "-wal", ""):  # the database last: a crash between leaves it broken, not without its log
+        try:
+            directory.rename(NAME + suffix, f"{NAME}.broken-{n}{suffix}")
+        except FileNotFoundError:
+            continue
+    unmark(directory)
+    path = f"{directory.path}/{NAME}"
+    log.warning("%s is damaged (%s): set aside as index.sqlite.broken-%d, the cache starts empty", path, why, n)
+
+
+def is_sound(directory: CacheDirectory, connect: Connect) -> bool:
+    """Whether a new connection finds every page in order. May be asked while others use the index."""
+    return _fault(directory, connect) is None
+
+
+def verdict(directory: CacheDirectory, connect: Connect) -> str | None:
+    """What is wrong with the index; None: nothing. Only while this process has it open nowhere.
+
+    Raises OSError where the disk does not give its bytes: then nobody can tell.
+    """
+    if not directory.exists(NAME):
+        return None
+    fault = _fault(directory, connect)
+    if fault is not None:
+        for name in (NAME, f"{NAME}-wal"):
+            _read_through(directory, name)
+    return fault
+
+
+def _fault(directory: CacheDirectory, connect: Connect) -> str | None:
+    try:
+        database = connect_to(directory, connect)
+        try:
+            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        finally:
+            database.close()
+    except sqlite3.Error as error:
+        return str(error)
+    return None if said == "ok" else str(said)
+
+
+def _read_through(directory: CacheDirectory, name: str) -> None:
+    try:
+        fd = directory.open(name, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        offset = 0
+        while piece := os.pread(fd, _PIECE_BYTES, offset):
+            offset += len(piece)
+    finally:
+        os.close(fd)

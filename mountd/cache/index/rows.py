@@ -1,13 +1,200 @@
-"""What goes into the index and what comes out of it. Plain records, made and read by the index and the staging
-files."""
+"""A row of the index: the tables, what goes into them, what comes out, and what proves that it is the row written.
+
+SQLite does not notice a bit that was turned in its file. In a row that bit could give a file the bytes of another one
+(inode numbers one apart, equal sizes and times), or call a chunk present that is a hole. So each row has a checksum of
+all that decides which bytes are whose. What merely orders evictions or helps people (last use, pin, path) is left out,
+and so are the rows of chunks: a wrong one of these makes right bytes look damaged, never the reverse.
+
+Numbers that may exceed a signed 64-bit integer (inodes, checksums) are stored as their two's complement. Plain values;
+nothing here writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import sqlite3
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import xxhash
 
 from hfs.mountd.base.version import Version
+from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.policies.geometry import chunk_count
+
+APPLICATION_ID = 0x68667331
+""""hfs1": what file(1) and we tell an index of ours by."""
+
+FORMAT = 7
+"""user_version. A release reads its own format and older ones; each change of TABLES is a new number.
+
+2: chunks may be encoded (`stored`, and their totals in `state`).
+3: objects have a stamp, rows a proof; the state knows how far the scrub is.
+4, 5: attributes of files may be kept.
+6: files may be pinned.
+7: chunks may have holes (`stored` below 0)."""
+
+_PIN_INDEXES = (
+    # Whoever looks for what was used longest ago never comes by what is pinned, however much that is.
+    "CREATE INDEX files_by_use ON files (last_use) WHERE pinned = 0",
+    "CREATE INDEX files_pinned ON files (id, blocks) WHERE pinned = 1",
+    "CREATE INDEX files_pinned_by_path ON files (path) WHERE pinned = 1",
+)
+
+_ATTRIBUTES = (
+    # A number that another index hardly has: node ids of the kernel are made of it.
+    "CREATE TABLE identity (number INTEGER NOT NULL)",
+    "INSERT INTO identity VALUES (abs(random()) % 2097152)",
+    # For sources that never change: what stat(2) said of staged files, so that nobody asks the source again.
+    """CREATE TABLE attributes (
+        file INTEGER PRIMARY KEY,       -- files.id, also of one that has gone since
+        folder INTEGER NOT NULL,        -- the directory, and as what: see `attributes`
+        directory BLOB NOT NULL,        -- its inode, mtime and ctime
+        name BLOB NOT NULL,
+        seen BLOB NOT NULL,             -- see base/seen.py; no device
+        proof INTEGER NOT NULL
+    )""",
+    "CREATE INDEX attributes_by_name ON attributes (folder, name)",
+)
+
+TABLES = (
+    """CREATE TABLE sources (
+        id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE
+    )""",
+    # One row is one object; a file of one chunk has its checksum here and no row in chunks: about 170 bytes in all.
+    """CREATE TABLE files (
+        id INTEGER PRIMARY KEY,         -- object number
+        source INTEGER NOT NULL,        -- sources.id
+        inode INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        mtime_ns INTEGER NOT NULL,
+        ctime_ns INTEGER NOT NULL,
+        chunk_bytes INTEGER NOT NULL,
+        complete INTEGER NOT NULL,      -- every chunk is committed
+        blocks INTEGER NOT NULL,        -- accounted room, in blocks of 4096 bytes
+        last_use INTEGER NOT NULL,      -- seconds since the epoch, brought up to date now and then
+        checksum INTEGER,               -- xxh3_64 of the only chunk
+        path BLOB NOT NULL,             -- last known, relative to the source
+        stored INTEGER NOT NULL DEFAULT 0,  -- bytes that stand for the only chunk, which is encoded; 0: as it is
+        stamp_inode INTEGER,            -- of the object when all was right, see Stamp; NULL: not known
+        stamp_ctime_ns INTEGER,
+        proof INTEGER,                  -- see `_proof`; NULL: from before format 3
+        pinned INTEGER NOT NULL DEFAULT 0   -- goes only by name: see cache.rows
+    )""",
+    "CREATE INDEX files_by_inode ON files (inode)",
+    *_PIN_INDEXES,
+    "CREATE INDEX files_incomplete ON files (id) WHERE complete = 0",
+    """CREATE TABLE chunks (
+        file INTEGER NOT NULL,          -- files.id
+        number INTEGER NOT NULL,
+        checksum INTEGER NOT NULL,      -- xxh3_64
+        stored INTEGER NOT NULL DEFAULT 0,  -- as in files; below 0: as it is, but for so many blocks of zeros
+        PRIMARY KEY (file, number)
+    ) WITHOUT ROWID""",
+    # Evicted, but perhaps not yet removed from the disk: still accounted.
+    """CREATE TABLE doomed (
+        id INTEGER PRIMARY KEY,
+        blocks INTEGER NOT NULL
+    )""",
+    # One row. Totals change in the transaction that changes what they count, so nothing is ever counted at start.
+    """CREATE TABLE state (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        files INTEGER NOT NULL,         -- rows in files
+        bytes INTEGER NOT NULL,         -- of the chunks committed
+        blocks INTEGER NOT NULL,        -- sum of blocks in files and doomed
+        next_id INTEGER NOT NULL,       -- object numbers below may have been used
+        settled_id INTEGER NOT NULL,    -- object numbers below have a row or no file
+        clean INTEGER NOT NULL,         -- closed with nothing on the disk that is not accounted
+        encoded INTEGER NOT NULL DEFAULT 0, -- of `bytes`, those of encoded chunks
+        stored INTEGER NOT NULL DEFAULT 0,  -- bytes that stand for them
+        scrub_id INTEGER NOT NULL DEFAULT 0,    -- object numbers up to here were looked at in this round of the scrub
+        scrub_bytes INTEGER NOT NULL DEFAULT 0, -- in this round so far
+        scrub_began INTEGER NOT NULL DEFAULT 0, -- this round, in seconds since the epoch; 0: there was none yet
+        scrub_ended INTEGER NOT NULL DEFAULT 0  -- the last round that came to its end
+    )""",
+    "INSERT INTO state (one, files, bytes, blocks, next_id, settled_id, clean) VALUES (1, 0, 0, 0, 1, 1, 1)",
+    *_ATTRIBUTES,
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+
+_STEPS = {
+    1: (
+        "ALTER TABLE files ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE chunks ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE state ADD COLUMN encoded INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE state ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
+    ),
+    2: (
+        "ALTER TABLE files ADD COLUMN stamp_inode INTEGER",
+        "ALTER TABLE files ADD COLUMN stamp_ctime_ns INTEGER",
+        "ALTER TABLE files ADD COLUMN proof INTEGER",
+        "ALTER TABLE state ADD COLUMN scrub_id INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE state ADD COLUMN scrub_bytes INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE state ADD COLUMN scrub_began INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE state ADD COLUMN scrub_ended INTEGER NOT NULL DEFAULT 0",
+    ),
+    3: _ATTRIBUTES,
+    4: (
+        "DROP TRIGGER IF EXISTS attributes_go_with_their_file",
+        "DROP TABLE attributes",
+        "DROP TABLE identity",
+        *_ATTRIBUTES,
+    ),
+    5: ("ALTER TABLE files ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0", "DROP INDEX files_by_use", *_PIN_INDEXES),
+}
+"""What makes an index of each older format one of the next."""
+
+
+def upgrade(found: int) -> list[str]:
+    """What makes an index of an older format one of this, in one transaction. No row is touched, however many there are
+    (of a million an index is sorted anew, in a second): rows from before have no stamp, so their objects are verified
+    when they are first used."""
+    steps = [statement for number in range(found, FORMAT) for statement in _STEPS.get(number, ())]
+    return [*steps, f"PRAGMA user_version = {FORMAT}"]
+
+
+class FileColumns(NamedTuple):
+    """A row of `files` as the database has it, its columns in their order."""
+
+    id: int
+    source: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    chunk_bytes: int
+    complete: int
+    blocks: int
+    last_use: int
+    checksum: int | None
+    path: bytes
+    stored: int
+    stamp_inode: int | None
+    stamp_ctime_ns: int | None
+    proof: int | None
+    pinned: int = 0
+
+
+COLUMNS = ", ".join(FileColumns._fields)
+SET_STAMP = "stamp_inode = ?, stamp_ctime_ns = ?, proof = ?"
+
+_PROVEN = struct.Struct("<QQQqqQ?QQQq")
+
+_NOT_A_ROW = (ArithmeticError, TypeError, ValueError, struct.error)
+"""What comes of columns that hold what nobody has written."""
+
+
+def signed(number: int) -> int:
+    """A 64-bit unsigned number as SQLite stores it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def unsigned(number: int) -> int:
+    """The inverse of `signed`."""
+    return number + (1 << 64) if number < 0 else number
 
 
 class Stamp(NamedTuple):
@@ -43,26 +230,15 @@ class ChunkRow(NamedTuple):
     hole_blocks: int = 0
     """How many blocks of it, all zeros, are not there, if it is stored as it is. None of the only chunk of a file."""
 
+    @property
+    def stored(self) -> int:
+        """Both in one number, as the database has them."""
+        return self.stored_bytes or -self.hole_blocks
 
-@dataclass(frozen=True, slots=True)
-class IndexState:
-    """What is known at start without looking at any row."""
 
-    files: int
-    size_bytes: int
-    """Of the chunks committed."""
-    used_bytes: int
-    """Accounted room of everything in the index, evicted objects not yet removed included."""
-    next_id: int
-    """The first object number that was certainly never used."""
-    settled_id: int
-    """Objects from here to next_id without a row are garbage."""
-    clean: bool
-    """The last run left nothing on the disk that is not accounted."""
-    shrunk_bytes: int
-    """Of `size_bytes`, those of chunks that are stored in fewer bytes than they have."""
-    shrunk_stored_bytes: int
-    """How many stand for them on the disk."""
+def chunk_row(number: int, checksum: int, stored: int) -> ChunkRow:
+    """Of a row of `chunks`."""
+    return ChunkRow(number, unsigned(checksum), max(0, stored), max(0, -stored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +288,94 @@ class Committed:
     chunks: Sequence[ChunkRow]
     stamp: Stamp | None = None
     """As in StagedRow, with these chunks."""
+
+    @property
+    def checksum(self) -> int | None:
+        """As in StagedRow."""
+        return self.chunks[0].checksum if self.version.size <= self.chunk_bytes else None
+
+    @property
+    def stored_bytes(self) -> int:
+        """As in StagedRow."""
+        return self.chunks[0].stored_bytes if self.version.size <= self.chunk_bytes else 0
+
+
+def new_columns(row: Committed, source: int) -> FileColumns:
+    """Of a file that has no row yet."""
+    version, checksum = row.version, row.checksum
+    return FileColumns(
+        row.object_id,
+        source,
+        signed(version.inode),
+        version.size,
+        version.mtime_ns,
+        version.ctime_ns,
+        row.chunk_bytes,
+        int(row.complete),
+        row.room_bytes // BLOCK_BYTES,
+        row.last_use_s,
+        None if checksum is None else signed(checksum),
+        row.path,
+        row.stored_bytes,
+        *stamp_values(row),
+    )
+
+
+def stamp_values(row: StagedRow | Committed) -> tuple[int | None, int | None, int]:
+    """The values of SET_STAMP in a row that says this."""
+    proof = signed(_proof(row))
+    return (None, None, proof) if row.stamp is None else (signed(row.stamp.inode), row.stamp.ctime_ns, proof)
+
+
+def staged_row(columns: Sequence[Any], source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
+    """The row with these values of COLUMNS. `database`: where its chunks are counted."""
+    found = FileColumns(*columns)
+    try:
+        return _staged_row(found, source_names, database)
+    except _NOT_A_ROW:
+        return StagedRow(found.id, Version("", 0, 0, 0, 0), b"", 1, False, 0, 0, 0, None, 0, proven=False)
+
+
+def _staged_row(found: FileColumns, source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
+    staged_bytes = found.size if found.complete else 0
+    if not found.complete and found.size > found.chunk_bytes:
+        count, last = database.execute(
+            "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?", (found.id,)
+        ).fetchone()
+        staged_bytes = bytes_of(count, last, found.size, found.chunk_bytes)
+    stamp = None
+    if found.proof is not None and found.stamp_inode is not None and found.stamp_ctime_ns is not None:
+        stamp = Stamp(unsigned(found.stamp_inode), found.stamp_ctime_ns)
+    row = StagedRow(
+        found.id,
+        Version(source_names.get(found.source, ""), unsigned(found.inode), found.size, found.mtime_ns, found.ctime_ns),
+        bytes(found.path),
+        found.chunk_bytes,
+        bool(found.complete),
+        staged_bytes,
+        found.blocks * BLOCK_BYTES,
+        found.last_use,
+        None if found.checksum is None else unsigned(found.checksum),
+        found.stored,
+        stamp,
+        pinned=bool(found.pinned),
+    )
+    # Those of formats without a proof have none.
+    is_proven = found.proof is None or unsigned(found.proof) == _proof(row)
+    return row if is_proven else replace(row, proven=False)
+
+
+def _proof(row: StagedRow | Committed) -> int:
+    version, checksum, stamp = row.version, row.checksum, row.stamp or (0, 0)
+    nulls = (checksum is not None) << 1 | (row.stamp is not None)
+    of_version = version.inode, version.size, version.mtime_ns, version.ctime_ns
+    known = row.chunk_bytes, row.complete, checksum or 0, row.stored_bytes << 2 | nulls
+    return xxhash.xxh3_64_intdigest(
+        _PROVEN.pack(row.object_id, *of_version, *known, *stamp) + version.source_id.encode()
+    )
+
+
+def bytes_of(count: int, last: int | None, size: int, chunk_bytes: int) -> int:
+    """Of so many chunks of a file; the last of them has this number."""
+    lacks = -size % chunk_bytes if last == chunk_count(size, chunk_bytes) - 1 else 0
+    return count * chunk_bytes - lacks

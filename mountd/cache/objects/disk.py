@@ -1,11 +1,15 @@
-"""The objects below the cache directory, by number: opened, made, removed, and the disk that they lie on.
+"""The objects below the cache directory, by number: opened, made, removed, kept open, and the disk that they lie on.
 
     DIR/objects/xx/N    one staged file for each object number N (xx: its low byte in hexadecimal), mode 0600
 
 All that can fail on the cache disk goes through here and through its `io`. What lies under the name of an object and is
-no file is none: it counts as gone, and is moved out of the way when its name is needed. Every method blocks and may
-raise OSError; they are called in threads. Tests replace this class by one that fails or dies at the Nth call. Object
-numbers are never used twice, so a name that is gone stays gone.
+no file is none: it counts as gone, and is moved out of the way when its name is needed. Every method of `Disk` blocks
+and may raise OSError; they are called in threads. Tests replace that class by one that fails or dies at the Nth call.
+Object numbers are never used twice, so a name that is gone stays gone.
+
+Descriptors are kept open, the least recently used closed first. One that a thread reads with is never closed under it:
+its number could be given to another file, and the thread would read that file's bytes. So users are counted, and a
+descriptor that is dropped while in use is closed by its last user.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import os
 import random
 import shutil
 import stat
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +31,95 @@ from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.native.beneath import CACHED, How, open_now
+
+
+class Descriptor:
+    """One open descriptor and how many use it."""
+
+    __slots__ = ("dropped", "fd", "users")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users = 0
+        self.dropped = False
+
+
+class Descriptors:
+    """By object number."""
+
+    def __init__(self, close: Callable[[int], None], limit: int) -> None:
+        self._close = close
+        self._limit = limit
+        self._held: OrderedDict[int, Descriptor] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get_nowait(self, object_id: int) -> int | None:
+        """The descriptor, for use before the next await; None if the object is not open."""
+        held = self._held.get(object_id)
+        if held is None:
+            return None
+        self._held.move_to_end(object_id)
+        return held.fd
+
+    def acquire(self, object_id: int) -> Descriptor | None:
+        """The descriptor for use in a thread; give it back with `release`."""
+        held = self._held.get(object_id)
+        if held is not None:
+            self._held.move_to_end(object_id)
+            held.users += 1
+        return held
+
+    def release(self, descriptor: Descriptor) -> None:
+        """Undo `acquire`."""
+        descriptor.users -= 1
+        if descriptor.dropped and not descriptor.users:
+            self._close(descriptor.fd)
+
+    def put(self, object_id: int, fd: int) -> None:
+        """Keep a descriptor that a thread has opened; closed at once if the object is open already."""
+        if object_id in self._held:
+            self._close(fd)
+            return
+        self._held[object_id] = Descriptor(fd)
+        while len(self._held) > self._limit:
+            _, oldest = self._held.popitem(last=False)
+            self._drop(oldest)
+
+    def discard(self, object_id: int) -> int | None:
+        """Forget an object that is about to be removed. Returns the descriptor that the caller must close, in a thread
+        (closing the last one of a removed file frees its blocks); None if there is none or a reader will close it.
+        """
+        held = self._held.pop(object_id, None)
+        if held is None:
+            return None
+        if held.users:
+            held.dropped = True
+            return None
+        return held.fd
+
+    def drop(self, object_id: int) -> None:
+        """Close it: by its name the object may be another one now. It is opened again for the next read."""
+        fd = self.discard(object_id)
+        if fd is not None:
+            self._close(fd)
+
+    def let_go(self) -> None:
+        """Drop half of them, those that were not used for longest."""
+        for _ in range(len(self._held) - len(self._held) // 2):
+            self._drop(self._held.popitem(last=False)[1])
+
+    def close(self) -> None:
+        """Drop all."""
+        while self._held:
+            self._drop(self._held.popitem()[1])
+
+    def _drop(self, held: Descriptor) -> None:
+        held.dropped = True
+        if not held.users:
+            self._close(held.fd)
+
 
 _OBJECTS = "objects"
 _ASIDE = "objects.broken-"

@@ -1,24 +1,84 @@
 """StagedFile: what the running daemon knows of the local copy of one version.
 
 Held by handles, by the read path between two awaits, and by staging. One object per version: whoever holds one holds
-the same as everybody. A million of them may be loaded one after the other and tens of thousands at a time, so it is
-small. Only this room changes it, on the event loop, except for `pins` (through `StagedFileTable.pin`), `passed`,
-`delegation`, `last_use_ns` and `path`.
+the same as everybody. A million of them may be loaded one after the other and tens of thousands at a time, most of them
+of one chunk, so it is small. Only this room changes it, on the event loop, except for `pins` (through
+`StagedFileTable.pin`), `passed`, `delegation`, `last_use_ns` and `path`.
 """
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hfs.mountd.base.delegation import Delegation
 from hfs.mountd.base.version import Version
-from hfs.mountd.cache.index import Stamp
-from hfs.mountd.cache.objects.chunk_records import ChunkRecords
+from hfs.mountd.cache.index import ChunkRow, Stamp
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 from hfs.policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 
 if TYPE_CHECKING:
-    from hfs.mountd.cache.objects.stamps import Change
+    from hfs.mountd.cache.objects.changes import Change
+
+
+class ChunkRecords:
+    """By the number of the chunk. What is not entered counts as stored as it is."""
+
+    __slots__ = ("_checksums", "_count", "_shrunk", "_stored")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._checksums: array[int] | None = None
+        self._stored: array[int] | None = None
+        """As how many bytes, or less how many blocks, below 0."""
+        self._shrunk = 0
+        """How many in `_stored` are above 0."""
+
+    @property
+    def plain(self) -> bool:
+        """Every chunk is stored as it is."""
+        return not self._shrunk
+
+    def checksum(self, number: int) -> int:
+        """xxh3_64 of a chunk that was entered."""
+        return self._checksums[number] if self._checksums is not None else 0
+
+    def stored_bytes(self, number: int) -> int:
+        """How many bytes stand on the disk for a chunk that shrinks; 0: it is there as it is."""
+        return max(0, self._stored[number]) if self._stored is not None else 0
+
+    def hole_blocks(self, number: int) -> int:
+        """How many blocks of zeros of a chunk that does not are not on the disk."""
+        return max(0, -self._stored[number]) if self._stored is not None else 0
+
+    def row(self, number: int) -> ChunkRow:
+        """As the index has it."""
+        return ChunkRow(number, self.checksum(number), self.stored_bytes(number), self.hole_blocks(number))
+
+    def enter(self, row: ChunkRow) -> None:
+        """A chunk is on the disk."""
+        if self._checksums is None:
+            self._checksums = array("Q", bytes(8 * self._count))
+        self._checksums[row.number] = row.checksum
+        self._store(row.number, row.stored_bytes or -row.hole_blocks)
+
+    def discard(self, number: int) -> None:
+        """Nothing is left of the chunk: it is about to be written anew."""
+        self._store(number, 0)
+
+    def clear(self) -> None:
+        """Nothing is left of any."""
+        self._checksums = self._stored = None
+        self._shrunk = 0
+
+    def _store(self, number: int, stored: int) -> None:
+        if self._stored is None:
+            if not stored:
+                return
+            self._stored = array("q", bytes(8 * self._count))
+        self._shrunk += (stored > 0) - (self._stored[number] > 0)
+        self._stored[number] = stored
 
 
 def recall(file: StagedFile) -> None:
@@ -34,6 +94,7 @@ def is_open(file: StagedFile) -> bool:
     return file.pins > file.delegation.pins or file.delegation.opens > 0
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class StagedFile:
     """Which chunks of one version are on the local disk.
 
@@ -41,98 +102,69 @@ class StagedFile:
     may stop being present at any await: it was evicted (never while pinned), or the disk failed.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "barred",
-        "changes",
-        "changing",
-        "chunk_bytes",
-        "chunks",
-        "committed",
-        "created",
-        "delegation",
-        "doubts",
-        "element_bytes",
-        "has_row",
-        "last_use_ns",
-        "object_id",
-        "passed",
-        "path",
-        "pins",
-        "present",
-        "recorded",
-        "room_bytes",
-        "sound",
-        "stamp",
-        "stored_path",
-        "stored_use_s",
-        "stray",
-        "superseded",
-        "unsettled",
-        "verified",
-        "version",
-    )
+    version: Version
+    chunk_bytes: int
+    """Fixed when the first chunk was staged; another `--chunk` later does not change it."""
+    path: bytes
+    """Last known, relative to the source."""
+    chunks: ChunkRecords = field(init=False)
+    """What is known of those that are present."""
+    present: ChunkSet = field(init=False)
+    committed: ChunkSet = field(init=False)
+    pins: int = 0
+    """Open handles; a pinned file is not evicted."""
+    passed: int = 0
+    """Handles that the kernel reads from the object by itself, and opens that may become such. While there are any,
+    only the same bytes are written to it again, and no holes are made."""
+    delegation: Delegation | None = None
+    """Who answers requests for it without us."""
+    last_use_ns: int = 0
+    """Nanoseconds since the epoch, set by whoever opens the file."""
 
-    def __init__(self, version: Version, chunk_bytes: int, path: bytes) -> None:
-        count = chunk_count(version.size, chunk_bytes)
-        self.version = version
-        self.chunk_bytes = chunk_bytes
-        """Fixed when the first chunk was staged; another `--chunk` later does not change it."""
-        self.path = path
-        """Last known, relative to the source."""
+    # Who has changed it (see `changes`):
+    stamp: Stamp | None = None
+    """How the object was left: what is known of its bytes holds as long as it has this stamp. None: not known."""
+    sound: bool = False
+    """With that stamp all present chunks are right: an object that has it may be handed to the kernel."""
+    verified: ChunkSet = field(init=False)
+    """Chunks that this daemon has written, or whose checksum it has seen, with that stamp."""
+    doubts: int = 0
+    """Grows whenever nothing is known of the object any more: a read that was under way then says nothing of it."""
+    recorded: Stamp | None = None
+    """What the index holds."""
+    changing: Change | None = None
+    """A change of ours that is under way."""
+
+    # For the staging files:
+    object_id: int | None = None
+    """Its object on the disk; None while nothing is staged."""
+    created: bool = False
+    """The object is known to exist."""
+    has_row: bool = False
+    """The index names it."""
+    superseded: bool = False
+    """A newer version is known: goes as soon as nobody needs it."""
+    unsettled: int = 0
+    """Chunks being written or on their way to the index, or being given up. While there are any it is not
+    evicted."""
+    room_bytes: int = 0
+    """Accounted for it."""
+    changes: int = 0
+    """Grows whenever a chunk stops being present: a read that was under way then may have seen a hole."""
+    barred: set[int] | None = None
+    """Chunks being written or being given up: not to be put now."""
+    stray: dict[int, int] | None = None
+    """Chunks whose blocks could not be given back, and the bytes that are still accounted for each."""
+    element_bytes: int = 0
+    """By what its chunks shrink (see `codec`): 0, not known yet; -1, they do not."""
+    stored_use_s: int = 0
+    stored_path: bytes | None = None
+    """What the index holds; None: nothing yet."""
+
+    def __post_init__(self) -> None:
+        count = chunk_count(self.version.size, self.chunk_bytes)
         self.chunks = ChunkRecords(count)
-        """What is known of those that are present."""
-        self.present = ChunkSet(count)
-        self.committed = ChunkSet(count)
-        self.pins = 0
-        """Open handles; a pinned file is not evicted."""
-        self.passed = 0
-        """Handles that the kernel reads from the object by itself, and opens that may become such. While there are any,
-        only the same bytes are written to it again, and no holes are made."""
-        self.delegation: Delegation | None = None
-        """Who answers requests for it without us."""
-        self.last_use_ns = 0
-        """Nanoseconds since the epoch, set by whoever opens the file."""
-
-        # Who has changed it (see `stamps`):
-        self.stamp: Stamp | None = None
-        """How the object was left: what is known of its bytes holds as long as it has this stamp. None: not known."""
-        self.sound = False
-        """With that stamp all present chunks are right: an object that has it may be handed to the kernel."""
-        self.verified = ChunkSet(count)
-        """Chunks that this daemon has written, or whose checksum it has seen, with that stamp."""
-        self.doubts = 0
-        """Grows whenever nothing is known of the object any more: a read that was under way then says nothing of it."""
-        self.recorded: Stamp | None = None
-        """What the index holds."""
-        self.changing: Change | None = None
-        """A change of ours that is under way."""
-
-        # For the staging files:
-        self.object_id: int | None = None
-        """Its object on the disk; None while nothing is staged."""
-        self.created = False
-        """The object is known to exist."""
-        self.has_row = False
-        """The index names it."""
-        self.superseded = False
-        """A newer version is known: goes as soon as nobody needs it."""
-        self.unsettled = 0
-        """Chunks being written or on their way to the index, or being given up. While there are any it is not
-        evicted."""
-        self.room_bytes = 0
-        """Accounted for it."""
-        self.changes = 0
-        """Grows whenever a chunk stops being present: a read that was under way then may have seen a hole."""
-        self.barred: set[int] | None = None
-        """Chunks being written or being given up: not to be put now."""
-        self.stray: dict[int, int] | None = None
-        """Chunks whose blocks could not be given back, and the bytes that are still accounted for each."""
-        self.element_bytes = 0
-        """By what its chunks shrink (see `codec`): 0, not known yet; -1, they do not."""
-        self.stored_use_s = 0
-        self.stored_path: bytes | None = None
-        """What the index holds; None: nothing yet."""
+        self.present, self.committed, self.verified = ChunkSet(count), ChunkSet(count), ChunkSet(count)
 
     @property
     def size(self) -> int:

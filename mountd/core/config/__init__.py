@@ -3,8 +3,6 @@
 The only code of the daemon that reads environment and arguments.
 """
 
-from hfs.mountd.core.config.choices import VerifyWanted
-from hfs.mountd.core.config.config import Config
-from hfs.mountd.core.config.keys import KEYS, describe
+from hfs.mountd.core.config.config import KEYS, Config, VerifyWanted, describe
 
 __all__ = ["KEYS", "Config", "VerifyWanted", "describe"]

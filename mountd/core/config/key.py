@@ -1,22 +1,209 @@
-"""One key of the configuration, declared once: how it is read and shown, what is allowed, and what it means to people.
+"""A key of the configuration: what it means to people, and its kind of value: how that is read, shown and judged.
 
-The fields of `mountd.core.config.Config` carry these; the options of hfs, their help, docs/configuration.md and every
-check of a value are made from them. Blocks nothing, reads nothing.
+Values come from TOML (already typed), environment and command line (text). Each parser takes either and raises
+ValueError or TypeError; the caller knows the key and says what is allowed. Only a user is looked up, in the user
+database; nothing else is read here.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import pwd
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from fractions import Fraction
+from typing import Any, NamedTuple, get_args
 
 from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
-from hfs.mountd.core.config.address import parse_address
-from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
-from hfs.mountd.core.config.source_user import resolve, shown
+
+# K = KiB = 1024 as in dd, truncate and most schedulers; KB = 1000 as on the box of a disk.
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgtp", start=1):
+    _UNITS[_letter] = _UNITS[f"{_letter}ib"] = 1024**_power
+    _UNITS[f"{_letter}b"] = 1000**_power
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_MAX_SIZE = 2**63 - 1
+"""What off_t and SQLite's integers hold."""
+
+_SECONDS = {"": Fraction(1), "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
+_SECONDS["d"] = Fraction(86400)
+_MAX_SECONDS = 100 * 365 * 86400
+"""A century: the kernel counts cache lifetimes in whole 64-bit seconds, but nobody means more than this."""
+
+_FLAGS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+def parse_size(value: object) -> int:
+    """Bytes, 0..2**63-1. 10, "10", "10K" and "10KiB" (10240), "10KB" (10000), "1.5G", in any case; up to P.
+
+    A fraction of a byte is cut off.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(value)
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(value)
+    size = int(Fraction(match[1]) * _UNITS[match[2].lower()])
+    if size > _MAX_SIZE:
+        raise ValueError(value)
+    return size
+
+
+def show_size(size_bytes: int) -> str:
+    """Bytes with three digits, as disks are sold: 999 B, 12.3 MB, 1.00 GB."""
+    count, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB", "PB"):
+        if count < 999.5:
+            break
+        count, unit = count / 1000, larger
+    return f"{count:.0f} B" if unit == "B" else f"{count:.{max(0, 3 - len(f'{count:.0f}'))}f} {unit}"
+
+
+def parse_duration(value: object) -> float:
+    """Seconds, 0..a century. 60, 0.5, "60", "60s", "500ms", "10m", "2h", "1d"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(value)
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None or match[2].lower() not in _SECONDS:
+            raise ValueError(value)
+        seconds = float(Fraction(match[1]) * _SECONDS[match[2].lower()])
+    else:
+        seconds = float(value)
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise ValueError(value)
+    return seconds
+
+
+def parse_count(value: object) -> int:
+    """A whole number, 0 or more: 16 or "16"."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(value)
+    if not re.fullmatch(r"[0-9]{1,18}", str(value).strip()):
+        raise ValueError(value)
+    return int(value)
+
+
+def parse_flag(value: object) -> bool:
+    """True or false: a TOML boolean, or true/false, yes/no, on/off, 1/0 in any case."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | str) and str(value).strip().lower() in _FLAGS:
+        return _FLAGS[str(value).strip().lower()]
+    raise ValueError(value)
+
+
+_PARTS = re.compile(r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<four>[0-9.]+)|(?P<name>localhost)):(?P<port>[0-9]{1,5})")
+_LOOPBACK = "127.0.0.1"
+_MAX_PORT = 65_535
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    """A number of IPv4 or IPv6, in its shortest form."""
+    port: int
+    """0: any that is free."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only processes of this machine can connect."""
+        import ipaddress
+
+        return ipaddress.ip_address(self.host).is_loopback
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(value: object) -> str | None:
+    """9567, "9567" (of 127.0.0.1), "10.1.2.3:9567", "[::1]:9567", "localhost:9567", as `Address` shows it; None for
+    "off". Raises ValueError, also for ":9567", which other programs take for all addresses; TypeError."""
+    if value is False or (isinstance(value, str) and value.strip().lower() in {"off", "no", "false"}):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(value)
+    text = str(value).strip()
+    return str(address_of(f"{_LOOPBACK}:{text}" if re.fullmatch("[0-9]{1,5}", text) else text))
+
+
+def address_of(text: str) -> Address:
+    """From what `Address` shows. Raises ValueError."""
+    import ipaddress
+
+    found = _PARTS.fullmatch(text)
+    if found is None or int(found["port"]) > _MAX_PORT:
+        raise ValueError(text)
+    host = _LOOPBACK if found["name"] else found["six"] or found["four"]
+    return Address(str(ipaddress.ip_address(host)), int(found["port"]))
+
+
+_NUMBERS = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10})(?::([0-9]{1,10}(?:,[0-9]{1,10})*)?)?)?")
+_MOST_ID = 2**32 - 2
+"""The next number is nobody's."""
+_MOST_GROUPS = 65_536
+"""NGROUPS_MAX of Linux."""
+
+
+class SourceUser(NamedTuple):
+    """A user in numbers."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str) -> SourceUser:
+        """From what `resolve_user` gives."""
+        uid, gid, groups = text.split(":")
+        return cls(int(uid), int(gid), tuple(int(group) for group in groups.split(",") if group))
+
+
+def resolve_user(value: object) -> str | None:
+    """A user's name, UID, UID:GID, or UID:GID:GROUP,GROUP... as the configuration holds it; None for "".
+
+    A name, and a UID by itself, are looked up in the user database, with their groups; of UID:GID nothing is, and there
+    are no more groups than are given. Raises ValueError for a user that is not known, TypeError.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(value)
+    text = str(value).strip()
+    if not text:
+        return None
+    numbers = _NUMBERS.fullmatch(text)
+    if numbers is not None and numbers[2] is not None:
+        groups = [int(group) for group in (numbers[3] or "").split(",") if group]
+        return _checked(int(numbers[1]), int(numbers[2]), groups)
+    try:
+        entry = pwd.getpwnam(text) if numbers is None else pwd.getpwuid(int(text))
+    except (KeyError, OverflowError):
+        raise ValueError(value) from None
+    return _checked(entry.pw_uid, entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid))
+
+
+def shown_user(text: str) -> str:
+    """For people: with the name, where the user database has one."""
+    user = SourceUser.of(text)
+    try:
+        return f"{pwd.getpwuid(user.uid).pw_name} ({text})"
+    except KeyError:
+        return text
+
+
+def _checked(uid: int, gid: int, groups: list[int]) -> str:
+    others = sorted(set(groups) - {gid})
+    if max(uid, gid, *others) > _MOST_ID or len(others) > _MOST_GROUPS:
+        raise ValueError(uid)
+    return f"{uid}:{gid}:{','.join(map(str, others))}"
+
 
 KIB, MIB = 1024, 1024**2
 
@@ -50,8 +237,6 @@ class ValueKind:
 class Key:
     """What the user can set, in the file, the environment and on the command line alike."""
 
-    name: str
-    """`cache-size` in TOML, in -o and on the command line, HFS_CACHE_SIZE in the environment."""
     section: str
     """The heading of docs/configuration.md that it stands under."""
     kind: ValueKind
@@ -65,6 +250,9 @@ class Key:
     """In words, where the value of the field does not say it."""
     missing: str = ""
     """What is to be given, where the key is required."""
+    name: str = ""
+    """`cache-size` in TOML, in -o and on the command line, HFS_CACHE_SIZE in the environment; made of `field`, where
+    nothing else is said."""
     field: str = ""
     """Of Config; filled in by it."""
 
@@ -154,7 +342,9 @@ CHUNK = ValueKind(_chunk, "a power of two from 64K to 64M", "SIZE", show_exactly
 RATE = ValueKind(_rate, "a size like 32M, to be read each second, or off", "SIZE", show_exactly)
 DURATION = ValueKind(parse_duration, "seconds, or like 500ms, 10m, 2h", "SECONDS", lambda value: f"{value:g}")
 IDENTITY = ValueKind(_identity, "16 hexadecimal digits, as hfs status shows them", "HEX")
-USER = ValueKind(resolve, "the name of a user, UID, or UID:GID of one that this machine does not know", "USER", shown)
+USER = ValueKind(
+    resolve_user, "the name of a user, UID, or UID:GID of one that this machine does not know", "USER", shown_user
+)
 NICE = ValueKind(parse_count, "", "N").within("a whole number from 0 to 19", 0, 19)
 ANSWER_THREADS = ValueKind(parse_count, "", "N").within("a whole number from 0 to 64", 0, 64)
 THREADS = ValueKind(parse_count, "", "N").within("a whole number from 1 to 1024", 1, 1024)

@@ -7,12 +7,17 @@ The place is remembered as the key's origin. A key has one name: `cache-size` on
 faults are reported together in one ConfigError: one line each with key, value, origin and what is allowed. Only a
 variable that begins with HFS_ and names no key is no fault but a warning: the environment is not ours alone.
 
+The texts of -o may also be words of mount(8), which any line of fstab may hold: one that changes nothing on a read-only
+mount is taken silently, one that hfs can honour becomes a key (`noexec`), and one that would promise what hfs does not
+do is a fault that says so: a label, a remount, a write.
+
 Here only what can be judged without the file system; whether SOURCE exists is for `hfs/mounting/mounting.py`. Never
 changes the environment, never writes a file.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -22,14 +27,83 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.core.config.config import Config
-from hfs.mountd.core.config.faults import Fault, impossible, shown
-from hfs.mountd.core.config.keys import KEYS
-from hfs.mountd.core.config.options import mount_options
-from hfs.mountd.core.config.source_user import SourceUser
-from hfs.mountd.core.config.source_user import shown as shown_user
+from hfs.mountd.core.config.config import KEYS, Config
+from hfs.mountd.core.config.key import SourceUser, shown_user
 
 log = logging.getLogger(__name__)
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong. `text` says what is wrong and what is allowed."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}"
+
+
+def impossible(key: str, value: object, origin: str, allowed: str) -> Fault:
+    """The fault of a value that cannot be."""
+    return Fault(key, f"{shown(value)} is not possible ({origin}); allowed: {allowed}")
+
+
+def shown(value: object) -> str:
+    """A value for a message: quoted, in one line, undecodable bytes escaped."""
+    if isinstance(value, str):
+        return '"' + value.encode("utf-8", "backslashreplace").decode().replace("\n", "\\n") + '"'
+    return json.dumps(value, default=str)
+
+
+_TAKEN = {
+    *("ro", "defaults", "async", "sync", "dirsync", "iversion", "noiversion", "mand", "nomand", "silent", "loud"),
+    *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime"),
+    *("lazytime", "nolazytime", "symfollow", "default_permissions", "sloppy"),
+    *("auto", "noauto", "nofail", "_netdev", "comment", "uhelper", "helper"),
+    *("user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"),
+    *("nosuid", "nodev", "suid", "dev"),
+}
+"""Nothing is written, so nothing is synchronous, and access times are the source's. Who may mount and when is for
+mount(8) and systemd. The mount is always `nosuid,nodev`: `suid` and `dev`, which `defaults` of fstab stands for too,
+ask for less protection than there is."""
+
+_REFUSED = {
+    "rw": "ro, since the mount is read-only",
+    "remount": "a new mount, after hfs umount",
+    **dict.fromkeys(("bind", "rbind", "move"), "a mount of hfs; then mount --bind shows it elsewhere"),
+    **dict.fromkeys(("loop", "offset", "sizelimit"), "a directory as SOURCE: mount the image first"),
+    **dict.fromkeys(
+        ("context", "fscontext", "defcontext", "rootcontext"), "the labels that the policy gives to FUSE mounts"
+    ),
+    "nosymfollow": "symfollow: symbolic links are shown as they are at SOURCE",
+    "nonempty": "over, to mount over a directory that is not empty",
+    "allow_root": "allow-other",
+}
+"""What cannot be had, and what can."""
+
+
+def mount_options(options: Iterable[str]) -> tuple[dict[str, str], list[Fault]]:
+    """The keys of `-o key=value,...` as in mount(8): a bare key is true; a comma in a value is written \\, .
+
+    Dashes and underscores are the same. Of words that exclude each other (`exec,noexec`) the last one holds. Unknown
+    keys are left for `config.load` to report.
+    """
+    found: dict[str, str] = {}
+    faults = []
+    for text in options:
+        for part in re.split(r"(?<!\\),", text):
+            word = part.replace("\\,", ",").strip()
+            name, equals, value = word.partition("=")
+            if not word or word.startswith(("x-", "X-")) or name in _TAKEN:
+                continue
+            if name in _REFUSED:
+                faults.append(impossible("-o", word, "command line", _REFUSED[name]))
+            elif word == "exec":
+                found["noexec"] = "false"
+            else:
+                found[name] = value if equals else "true"
+    return found, faults
+
 
 _BY_NAME = {key.name: key for key in KEYS}
 _BY_FIELD = {key.field: key for key in KEYS}
@@ -212,3 +286,17 @@ def state_directory(environ: Mapping[str, str]) -> str | None:
     """
     state = environ.get("XDG_STATE_HOME")
     return f"{state}/hfs" if state and os.path.isabs(state) else None
+
+
+def dump(config: Config, origins: Mapping[str, str]) -> bytes:
+    """Both as JSON, for another process. ASCII, so that paths that are not UTF-8 survive as surrogates."""
+    return json.dumps({"config": msgspec.structs.asdict(config), "origins": dict(origins)}).encode()
+
+
+def undump(data: bytes) -> tuple[Config, dict[str, str]]:
+    """The opposite of `dump`. Raises ConfigError when it is something else."""
+    try:
+        record = json.loads(data)
+        return msgspec.convert(record["config"], Config), msgspec.convert(record["origins"], dict[str, str])
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"the configuration handed over cannot be read: {error}") from None

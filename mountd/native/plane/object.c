@@ -1,6 +1,6 @@
 /* Objects of the cache that are answered with: whether one is still as it was left.
  *
- * Every change of a file gives it another ctime, which no program can set (mountd/cache/objects/stamps.py). A part of the
+ * Every change of a file gives it another ctime, which no program can set (mountd/cache/objects/changes.py). A part of the
  * data plane, see plane.h.
  */
 #include "plane.h"

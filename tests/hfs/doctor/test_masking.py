@@ -47,7 +47,7 @@ def line(logger: str, text: str) -> str:
         ("pyfuse3", "source: Input/output error", "<name-1>: Input/output error"),
         ("hfs.mountd.daemon.service", "cannot be had: train/source", "cannot be had: <name-1>/<name-2>"),
         (
-            "hfs.mountd.cache.expiry",
+            "hfs.mountd.cache.evictions",
             "12345 staged files of 67890 bytes were not used for 60 s, and went",
             "12345 staged files of 67890 bytes were not used for 60 s, and went",
         ),

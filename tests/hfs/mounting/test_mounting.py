@@ -46,7 +46,7 @@ def refusal(
 
 def test_the_daemon_gets_its_configuration_and_a_session(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = """
-from hfs.mountd.core.config.handover import undump
+from hfs.mountd.core.config.loading import undump
 config, origins = undump(sys.stdin.buffer.read())
 import json
 session, package = os.getsid(0) == os.getpid(), os.path.isdir("hfs")

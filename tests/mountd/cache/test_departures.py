@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from hfs.mountd.cache import leavers
-from hfs.mountd.cache.makers import Makers
+from hfs.mountd.cache import told_objects
+from hfs.mountd.cache.generation import Makers
 from tests.support.faults import (
     CHUNK_BYTES,
     disk_bytes,
@@ -58,10 +58,10 @@ def test_what_leaves_together_goes_together_and_at_once(tmp_path: Path) -> None:
             for seed in (1, 2):
                 file = await stage(staging, seed, CHUNK_BYTES)
                 assert told(staging, file)
-            assert await staging.reclaimer.evict([(number_of(file), file.version)]) == (0, 0)
+            assert await staging.reclaimer.evict([(number_of(file), file.version)]) == ([], 0)
             await trio.sleep(0.005)
             file = await staging.files.get(version_of(1, CHUNK_BYTES))
-            assert await staging.reclaimer.evict([(number_of(file), file.version)]) == (0, 0)
+            assert await staging.reclaimer.evict([(number_of(file), file.version)]) == ([], 0)
             await trio.sleep(0.1)
             maker.renew()
             await trio.sleep(0.1)
@@ -174,10 +174,10 @@ def test_what_is_opened_while_somebody_waits_for_it_to_go_is_not_counted(tmp_pat
 
 def test_who_is_asked_again_is_late_all_the_same() -> None:
     async def main() -> None:
-        leaving, leaver = leavers.Leavers(), leavers.Leaver(7, version_of(1, CHUNK_BYTES), ROOM)
+        leaving, leaver = told_objects.Leavers(), told_objects.Leaver(7, version_of(1, CHUNK_BYTES), ROOM)
         leaving.add([leaver])
         assert (leaving.awaited_bytes, leaving.some_are_late) == (ROOM, False)
-        await trio.sleep(leavers.LATE_S - 1)
+        await trio.sleep(told_objects.LATE_S - 1)
         leaving.add([leaver])
         assert (leaving.awaited_bytes, leaving.some_are_late) == (ROOM, False)
         await trio.sleep(1)
@@ -190,10 +190,10 @@ def test_who_is_asked_again_is_late_all_the_same() -> None:
 
 
 def test_of_what_has_gone_by_itself_not_all_is_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leavers, "_MOST_DEPARTED", 3)
+    monkeypatch.setattr(told_objects, "_MOST_DEPARTED", 3)
 
     async def main() -> None:
-        gone = leavers.Leavers()
+        gone = told_objects.Leavers()
         gone.departed(range(10))
         assert gone.take_departed(range(10)) == [7, 8, 9]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.cache.objects.changes import stamp_of
 from hfs.mountd.cache.objects.disk import Disk
-from hfs.mountd.cache.objects.stamps import stamp_of
 from hfs.mountd.core.cache_directory import open_cache_directory
 from tests.support.pattern import pattern
 

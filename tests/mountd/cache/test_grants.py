@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.objects import DiskSpace, Room
+from hfs.mountd.cache.objects.context import Room
+from hfs.mountd.cache.objects.disk import DiskSpace
 from hfs.mountd.ledger import Claims, Grant, Ledger, Registration, ServedSource
 from hfs.mountd.ledger.root import CacheRoot
 from tests.conftest import Logs

@@ -13,9 +13,8 @@ import pytest
 from hfs.mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
-from hfs.mountd.cache.index.schema import FORMAT
-from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.cache.index.rows import FORMAT
+from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.policies.cache.admission import blocks_bytes
 from tests.conftest import Logs
 
@@ -229,7 +228,7 @@ def test_a_second_owner_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
     program = f"""
 import sys
 from hfs.mountd.core.cache_directory import open_cache_directory
-from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.core.cache_directory import lock_cache
 lock_cache(open_cache_directory({str(tmp_path)!r}, make=False))
 print("locked", flush=True)
 sys.stdin.read()

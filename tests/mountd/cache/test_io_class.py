@@ -9,9 +9,8 @@ import pytest
 import trio
 
 from hfs.mountd.cache import CacheSettings, open_cache
-from hfs.mountd.cache.objects import Disk
-from hfs.mountd.cache.objects.io import ObjectIO
-from hfs.mountd.cache.objects.io_class import idle_io, io_class_here, staging_io
+from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.io import ObjectIO, idle_io, io_class_here, staging_io
 from hfs.mountd.core.metrics import Metrics
 from tests.support.faults import CHUNK_BYTES, stage
 

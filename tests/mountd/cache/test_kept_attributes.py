@@ -13,8 +13,8 @@ import trio
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.seen import attributes_of
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.cache.kept_attributes import KeptOfSource
-from hfs.mountd.cache.reading.whole_objects import right_objects
+from hfs.mountd.cache.kept_attributes import KeptAttributes
+from hfs.mountd.cache.objects.reads import right_objects
 from tests.conftest import Logs
 from tests.support.faults import CHUNK_BYTES, Operations, fail, healthy_staging, put, version_of
 
@@ -38,13 +38,13 @@ async def stage(staging: Cache, seed: int, size: int = 3000) -> StagedFile:
     return file
 
 
-def kept_of(staging: Cache, *, is_fresh: bool = True) -> KeptOfSource:
+def kept_of(staging: Cache, *, is_fresh: bool = True) -> KeptAttributes:
     kept = staging.attributes.of_source(SOURCE, DEVICE, is_fresh=is_fresh)
     assert kept is not None
     return kept
 
 
-async def names(kept: KeptOfSource, directory: Attributes = DIRECTORY) -> dict[bytes, Attributes | None]:
+async def names(kept: KeptAttributes, directory: Attributes = DIRECTORY) -> dict[bytes, Attributes | None]:
     found: dict[bytes, Attributes | None] = {}
     last = b""
     while (page := await kept.page(directory, last)) is not None:
@@ -248,7 +248,7 @@ async def test_rot_that_no_stamp_tells_of_is_found(tmp_path: Path) -> None:
 
 
 async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.mountd.cache.reading.objects_ahead._OBJECTS", 1)
+    monkeypatch.setattr("hfs.mountd.cache.verifying._OBJECTS", 1)
     answers = Answers()
     async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.cache import makers
-from hfs.mountd.cache.generation import OverlaysFound
-from hfs.mountd.cache.makers import UNKNOWN, Makers, read_holders, read_makers, remove_left
+from hfs.mountd.cache import generation
+from hfs.mountd.cache.generation import UNKNOWN, Makers, OverlaysFound, read_holders, read_makers, remove_left
 from tests.conftest import Logs
 from tests.support.faults import healthy_staging, run
 from tests.support.makers import ROOT, FakeMaker
@@ -54,7 +53,7 @@ def test_other_names_are_no_makers(tmp_path: Path) -> None:
 def test_a_million_names_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "overlays"
     folder.mkdir()
-    monkeypatch.setattr("hfs.mountd.cache.makers._MOST_NAMES", 8)
+    monkeypatch.setattr("hfs.mountd.cache.generation._MOST_NAMES", 8)
     for number in range(9):
         (folder / f"strange-{number}").touch()
     fd = os.open(folder, os.O_RDONLY)
@@ -67,11 +66,11 @@ def test_a_maker_that_ends_while_its_file_is_looked_at_is_none(tmp_path: Path, m
     (tmp_path / "overlays").mkdir()
     fd = os.open(tmp_path / "overlays", os.O_RDONLY)
     with monkeypatch.context() as before_it_is_opened:
-        before_it_is_opened.setattr(makers, "_names", lambda _directory: iter(["maker-1-00000001"]))
+        before_it_is_opened.setattr(generation, "_names", lambda _directory: iter(["maker-1-00000001"]))
         assert read_makers(fd) == Makers()
         remove_left(fd)
     ends = FakeMaker(tmp_path)
-    monkeypatch.setattr(makers, "_lock", lambda *_: ends.end() or True)
+    monkeypatch.setattr(generation, "_lock", lambda *_: ends.end() or True)
     remove_left(fd)
     os.close(fd)
 

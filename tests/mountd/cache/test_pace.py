@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from hfs.mountd.cache.objects import WritePace
-from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.cache.objects.io import ObjectIO, WritePace
 from hfs.policies.prefetch.yielding import FLOOR, rest_s
 
 CHUNK_BYTES = 8 << 20

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from hfs.mountd.cache.objects import RAW, UNDECIDED, Damaged, Shrinker
-from hfs.mountd.cache.objects.codec import expand
+from hfs.mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, expand
+from hfs.mountd.cache.objects.io import Damaged
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cache.encoding import EncodingChoice, pays
@@ -335,7 +335,7 @@ async def test_a_wrong_decoder_is_found_by_the_checksum_of_the_chunk(
     logs.expect("wrong checksum")
     async with healthy_staging(tmp_path, encoding=True) as staging:
         file = await stage(staging, SEED)
-        monkeypatch.setattr("hfs.mountd.cache.objects.objects.expand", lambda _stored, size: bytearray(size))
+        monkeypatch.setattr("hfs.mountd.cache.objects.reads.expand", lambda _stored, size: bytearray(size))
         with pytest.raises(StagingError):
             await staging.reader.read(file, Extent(0, 10))
 

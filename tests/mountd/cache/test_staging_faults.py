@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from hfs.mountd.base.errors import StagingError
-from hfs.mountd.cache.objects import UNDECIDED, Shrinker
+from hfs.mountd.cache.objects.codec import UNDECIDED, Shrinker
 from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.metrics import Metrics

@@ -160,7 +160,7 @@ def test_a_read_that_a_repair_overtakes_brings_no_zeros(tmp_path: Path) -> None:
     async def main() -> None:
         async with healthy_staging(tmp_path) as staging:
             file = await stage(staging, 1)
-            reading = staging.context.threads._reading
+            reading = staging.context.threads._reading.limiter
             outcome: list[object] = []
 
             async def read() -> None:
@@ -195,7 +195,7 @@ def test_a_chunk_put_again_before_it_was_committed_is_counted_once(
     async def main() -> None:
         async with healthy_staging(tmp_path, encoding=encoding) as staging:
             file = await staging.files.get(version_of(SHRINKS, SIZE), b"f")
-            syncing = staging.context.threads._syncing
+            syncing = staging.context.threads.sync.limiter
             syncing.acquire_on_behalf_of_nowait(staging)
             assert put(staging, file, 0)
             assert put(staging, file, 1)
@@ -243,7 +243,7 @@ def test_only_what_was_synced_is_committed(tmp_path: Path) -> None:
             assert put(staging, file, 0)
             await trio.testing.wait_all_tasks_blocked()
             staging.context.threads.sync = sync  # type: ignore[method-assign]  # and put back
-            places = staging.context.threads._syncing
+            places = staging.context.threads.sync.limiter
             places.acquire_on_behalf_of_nowait(staging)
             gate.set()
             await trio.testing.wait_all_tasks_blocked()
@@ -278,7 +278,7 @@ def test_a_look_up_that_an_eviction_overtakes_finds_nothing(tmp_path: Path) -> N
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(look)
                 await trio.testing.wait_all_tasks_blocked()
-                assert (await staging.reclaimer.evict([(number, version_of(1, SIZE))]))[0] == 1
+                assert (await staging.reclaimer.evict([(number, version_of(1, SIZE))]))[0] == [number]
                 gate.set()
             assert not found[0].present
             assert found[0].object_id is None

@@ -14,10 +14,9 @@ import pytest
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.cache import checking as staging_checking
 from hfs.mountd.cache import scrub as staging_scrub
 from hfs.mountd.cache.index import ScrubRow, Stamp
-from hfs.mountd.cache.objects import stamps as staging_stamps
+from hfs.mountd.cache.objects import changes as staging_stamps
 from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.metrics import Metrics
@@ -44,7 +43,7 @@ ROUND_S = 1000
 @pytest.fixture(autouse=True)
 def _short_rounds_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging_scrub, "_ROUND_S", ROUND_S)
-    monkeypatch.setattr(staging_checking, "_STEP_BYTES", CHUNK_BYTES)
+    monkeypatch.setattr(staging_scrub, "_STEP_BYTES", CHUNK_BYTES)
 
 
 def rot(staging: Cache, file: StagedFile, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +62,7 @@ def rot(staging: Cache, file: StagedFile, offset: int, monkeypatch: pytest.Monke
         stamp = real(fd, size)
         return Stamp(before.st_ino, before.st_ctime_ns) if stamp == found else stamp
 
-    for user in ("objects.stamps", "objects.objects", "reading.reader", "reading.lender", "objects.around", "cleanup"):
+    for user in ("objects.changes", "objects.reads", "reader", "lender", "evictions"):
         monkeypatch.setattr(f"hfs.mountd.cache.{user}.stamp_of", as_before)
 
 
@@ -171,7 +170,7 @@ def test_it_waits_while_readers_wait_for_the_disk_but_not_for_ever(tmp_path: Pat
         async with scrubbed(tmp_path, metrics) as staging:
             for seed in range(1, 4):
                 await stage(staging, seed)
-            limiter = staging.context.threads._reading
+            limiter = staging.context.threads._reading.limiter
             holder = object()
             await limiter.acquire_on_behalf_of(holder)
             assert await round_ended(staging) > 12  # each step a second late

@@ -14,7 +14,7 @@ import trio
 
 from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from hfs.mountd.cache.objects.stamps import stamp_of
+from hfs.mountd.cache.objects.changes import stamp_of
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs
@@ -301,7 +301,7 @@ async def test_a_file_system_of_whole_seconds_is_never_believed(
         found = stamp_of(fd, size)
         return found and found._replace(ctime_ns=found.ctime_ns // 10**9 * 10**9)
 
-    for user in ("objects.stamps", "objects.objects", "reading.reader", "reading.lender"):
+    for user in ("objects.changes", "objects.reads", "reader", "lender"):
         monkeypatch.setattr(f"hfs.mountd.cache.{user}.stamp_of", whole_seconds)
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.cache.makers import Makers
+from hfs.mountd.cache.generation import Makers
 from hfs.mountd.cache.told_objects import ToldObjects
 from tests.support.faults import (
     CHUNK_BYTES,

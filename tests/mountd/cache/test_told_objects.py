@@ -9,8 +9,8 @@ from pathlib import Path
 import trio
 
 from hfs.mountd.cache import StagedFile
-from hfs.mountd.cache.makers import Makers
-from hfs.mountd.cache.objects.stamps_by_number import StampsByNumber
+from hfs.mountd.cache.generation import Makers
+from hfs.mountd.cache.objects.numbers import StampsByNumber
 from hfs.mountd.files import ChangedNames
 from hfs.mountd.kernel import XattrAnswers
 from tests.support.faults import (

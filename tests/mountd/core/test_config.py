@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config import KEYS, Config, describe
-from hfs.mountd.core.config.handover import dump, undump
-from hfs.mountd.core.config.key import Key
-from hfs.mountd.core.config.loading import ConfigFile, config_files, load, state_directory
-from hfs.mountd.core.config.options import mount_options
-from hfs.mountd.core.config.quantities import parse_count, parse_duration, parse_flag, parse_size
+from hfs.mountd.core.config.key import Key, parse_count, parse_duration, parse_flag, parse_size
+from hfs.mountd.core.config.loading import ConfigFile, config_files, dump, load, mount_options, state_directory, undump
 from tests.conftest import Logs
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}

@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from hfs.mountd.base.errors import SourceError
-from hfs.mountd.cache.objects.descriptors import Descriptors
-from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.cache.objects.disk import Descriptors, Disk
 from hfs.mountd.core import open_files
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, is_refusal, read_small

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.config.key import SourceUser, resolve_user, shown_user
 from hfs.mountd.core.config.loading import ConfigFile, load
-from hfs.mountd.core.config.source_user import SourceUser, resolve, shown
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}
 
@@ -54,9 +54,9 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Database:
     ],
 )
 def test_what_people_write(given: object, text: str | None) -> None:
-    assert resolve(given) == text
+    assert resolve_user(given) == text
     if text is not None:
-        assert resolve(text) == text, "what the configuration holds may be given again"
+        assert resolve_user(text) == text, "what the configuration holds may be given again"
         user = SourceUser.of(text)
         assert text == f"{user.uid}:{user.gid}:{','.join(map(str, user.groups))}"
 
@@ -64,12 +64,12 @@ def test_what_people_write(given: object, text: str | None) -> None:
 @pytest.mark.parametrize("given", ["bob", "99999", 99999, "1:2:3:4", "4294967295:0", "0x10", "alice:5"])
 def test_who_is_not_known(given: object) -> None:
     with pytest.raises(ValueError, match=str(given).split(":")[0]):
-        resolve(given)
+        resolve_user(given)
 
 
 def test_with_the_name_for_people() -> None:
-    assert shown("61001:61000:7,9") == "alice (61001:61000:7,9)"
-    assert shown("99999:5:") == "99999:5:"
+    assert shown_user("61001:61000:7,9") == "alice (61001:61000:7,9)"
+    assert shown_user("99999:5:") == "99999:5:"
 
 
 @pytest.mark.parametrize("own_uid", [0, 61001])

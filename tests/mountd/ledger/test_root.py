@@ -9,8 +9,7 @@ import pytest
 import hfs.mountd.ledger.root as root_module
 from hfs.mountd.base.errors import CacheInUse, ConfigError
 from hfs.mountd.base.version import passing_id
-from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from hfs.mountd.core.cache_lock import lock_cache
+from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 NAME = cache_name("0" * 16, 5, "/data")

@@ -9,7 +9,7 @@ from prometheus_client import parser as text_parser
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from hfs.mountd.cache.objects import State
+from hfs.mountd.cache.objects.context import State
 from hfs.mountd.core.metrics import COUNTERS
 from hfs.mountd.monitoring import FAMILIES, exposition
 from hfs.mountd.monitoring.exposition import Exposition

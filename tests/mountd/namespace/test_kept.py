@@ -10,8 +10,8 @@ import trio
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.base.errors import SourceError
-from hfs.mountd.base.kept_page import KeptFile, KeptPage
 from hfs.mountd.base.seen import seen_as, seen_names
+from hfs.mountd.cache import KeptFile, KeptPage
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.journal import NodeFact

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hfs.mountd.core.config.keys import KEYS
+from hfs.mountd.core.config.config import KEYS
 from hfs.policies.cache import evictions
 from hfs.policies.cache.eviction import Entry, EvictionPolicy, victims
 from hfs.policies.cache.evictions import DEFAULT, POLICIES

@@ -8,7 +8,8 @@ broken index is no reason to fail: the file then counts as not staged.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from weakref import WeakValueDictionary
 
@@ -16,12 +17,75 @@ import trio
 
 from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
-from hfs.mountd.cache.objects import RAW, CacheContext, StagedFile
-from hfs.mountd.cache.objects.reclaim_queue import ReclaimQueue
-from hfs.mountd.cache.table.arriving import Arriving
-from hfs.mountd.cache.table.doomed import DoomedRows
-from hfs.mountd.cache.table.row_updates import RowUpdates
+from hfs.mountd.cache.objects.changes import ReclaimQueue
+from hfs.mountd.cache.objects.codec import RAW
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.rows import RowUpdates
 from hfs.mountd.core.background import note_fault
+
+
+class DoomedRows:
+    """By object number. `number in doomed`: its row is being deleted just now."""
+
+    def __init__(self) -> None:
+        self._deleting: set[int] = set()
+        self._watches: list[set[int]] = []
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._deleting
+
+    def begin(self, numbers: Collection[int]) -> None:
+        """Their rows are about to be deleted; `deleted` or `refused` comes next."""
+        self._deleting.update(numbers)
+
+    def refused(self, numbers: Collection[int]) -> None:
+        """The index has kept these rows."""
+        self._deleting.difference_update(numbers)
+
+    def deleted(self, numbers: Collection[int]) -> None:
+        """These rows are gone."""
+        self._deleting.difference_update(numbers)
+        for gone in self._watches:
+            gone.update(numbers)
+
+    @contextmanager
+    def watching(self) -> Iterator[set[int]]:
+        """The set of what is deleted while the block runs, for a look-up in a thread. It stays as it is afterwards."""
+        gone: set[int] = set()
+        self._watches.append(gone)
+        try:
+            yield gone
+        finally:
+            self._watches.remove(gone)
+
+
+class Arriving:
+    def __init__(self) -> None:
+        self._coming: dict[Version, Callable[[StagedFile], object]] = {}
+        self.any_came = False
+        """There was one: the index has rows that nobody has looked at."""
+
+    def __contains__(self, version: Version) -> bool:
+        return version in self._coming
+
+    def add(self, version: Version, give: Callable[[StagedFile], object]) -> bool:
+        """An object of it is there, which `give` makes the object of a file. False: another one is coming already."""
+        if version in self._coming:
+            return False
+        self.any_came = True
+        self._coming[version] = give
+        return True
+
+    def take(self, version: Version, file: StagedFile) -> None:
+        """Somebody wants it: the object is the file's."""
+        self._coming.pop(version)(file)
+
+    def landed(self, versions: Iterable[Version]) -> None:
+        """They are in the index, or never will be."""
+        for version in versions:
+            del self._coming[version]
+
 
 _KEEP = 65_536
 """StagedFiles kept although nobody holds them: about 40 MB, and more files than are open or fetched ahead at a time."""

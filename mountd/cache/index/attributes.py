@@ -17,7 +17,7 @@ import xxhash
 
 from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache.index.database import IndexDatabase
-from hfs.mountd.cache.index.schema import signed, unsigned
+from hfs.mountd.cache.index.rows import signed, unsigned
 
 _DIRECTORY = struct.Struct("<Qqq")
 _NEVER = (-(1 << 63), -(1 << 63))
@@ -89,7 +89,7 @@ def inode_of(row: AttributesRow) -> int:
 
 
 class AttributeRows:
-    """See the file's story."""
+    """What the index keeps of attributes."""
 
     def __init__(self, database: IndexDatabase) -> None:
         self._database = database

@@ -1,4 +1,4 @@
-"""Object numbers: where each staged file gets a name that no file ever had.
+"""Object numbers: where each staged file gets a name that no file ever had; and what is kept of millions of them.
 
 Numbers are leased from the index in durable blocks, ahead of need, so that `take_nowait` waits for nothing. A number is
 open from the moment it is taken until its object has a row in the index or is off the disk. All below the lowest open
@@ -7,12 +7,80 @@ number is settled; after a crash only the numbers from there to the end of the l
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import trio
 
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.objects.context import CacheContext
+
+_MORE_BYTES = 1 << 10
+"""It grows by so much at least."""
+
+
+class NumberSet:
+    """`number in numbers`, also of None, which is never in it."""
+
+    def __init__(self, numbers: Iterable[int] = ()) -> None:
+        self._bits = bytearray()
+        for number in numbers:
+            self.add(number)
+
+    def __contains__(self, number: int | None) -> bool:
+        if number is None:
+            return False
+        byte, bit = divmod(number, 8)
+        return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
+
+    def add(self, number: int) -> None:
+        """It is in it from now on."""
+        byte, bit = divmod(number, 8)
+        if byte >= len(self._bits):
+            self._bits.extend(bytes(byte + _MORE_BYTES + 1 - len(self._bits)))
+        self._bits[byte] |= 1 << bit
+
+    def bits(self) -> bytes:
+        """A bit for each number, of the first byte the lowest first."""
+        return bytes(self._bits)
+
+    def discard(self, number: int) -> None:
+        """It is not, from now on."""
+        byte, bit = divmod(number, 8)
+        if byte < len(self._bits):
+            self._bits[byte] &= ~(1 << bit)
+
+
+_TOGETHER = 64
+_NONE = bytes(8 * _TOGETHER)
+
+
+class StampsByNumber:
+    """What is not entered has 0."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, array[int]] = {}
+
+    def __getitem__(self, number: int) -> int:
+        block = self._blocks.get(number // _TOGETHER)
+        return block[number % _TOGETHER] if block is not None else 0
+
+    def __setitem__(self, number: int, stamp: int) -> None:
+        block = self._blocks.get(number // _TOGETHER)
+        if block is None:
+            block = self._blocks[number // _TOGETHER] = array("Q", _NONE)
+        block[number % _TOGETHER] = stamp
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """They have 0 from now on."""
+        for number in numbers:
+            block = self._blocks.get(number // _TOGETHER)
+            if block is not None:
+                block[number % _TOGETHER] = 0
+                if not any(block):
+                    del self._blocks[number // _TOGETHER]
+
 
 _AHEAD = 8_192
 """Numbers left when the next block is asked for: over a second of the fastest staging of small files."""

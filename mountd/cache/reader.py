@@ -1,7 +1,7 @@
 """Reading staged bytes: from the page cache without waiting, else in a thread; verified when they are first used.
 
 Nothing is given out of a chunk before this daemon has written it or seen its checksum, and nothing of an object that
-has another stamp than it was left with (`cache.objects.stamps`), which is looked at behind every read: then all its
+has another stamp than it was left with (`cache.objects.changes`), which is looked at behind every read: then all its
 chunks are verified again. Of a chunk that is verified just now its readers get the very bytes that were hashed.
 
 A read that fails, or comes back short, means that the staged copy is no good: its chunks are forgotten and the caller
@@ -24,18 +24,13 @@ import xxhash
 
 from hfs.mountd.base.errors import HfsError, StagingError
 from hfs.mountd.cache.index import Stamp
-from hfs.mountd.cache.objects import (
-    CacheContext,
-    Descriptors,
-    StagedFile,
-    WantedRead,
-    read_ahead,
-    read_object,
-    read_objects_ahead,
-    stamp_of,
-)
-from hfs.mountd.cache.reading.findings import Findings
-from hfs.mountd.cache.reading.verifying_ahead import VerifyingAhead
+from hfs.mountd.cache.lender import Findings
+from hfs.mountd.cache.objects.changes import stamp_of
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.disk import Descriptors
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.reads import WantedRead, read_ahead, read_object, read_objects_ahead
+from hfs.mountd.cache.verifying import VerifyingAhead
 from hfs.mountd.core.background import note_fault
 from hfs.mountd.core.byte_lru import ByteLRU
 from hfs.mountd.core.flight import SingleFlight
@@ -257,11 +252,11 @@ class StagedReader:
             row = file.chunks.row(whole)
             wanted = WantedRead(number, file.size, extent, row.checksum, row.stored_bytes, part)
         if whole is not None and file.stamp is None:
-            self._findings.close(number)  # by its name it may be another one now
+            self._descriptors.drop(number)  # by its name it may be another one now
         held = self._descriptors.acquire(number)
         try:
-            run = self._context.threads.expand if wanted.stored_bytes else self._context.threads.read
-            answer = await run(read_object, self._context.disk, held.fd if held else None, wanted)
+            fd, expands = held.fd if held else None, wanted.stored_bytes > 0
+            answer = await self._context.threads.read(read_object, self._context.disk, fd, wanted, expands=expands)
         finally:
             if held:
                 self._descriptors.release(held)

@@ -1,30 +1,94 @@
-"""Lending objects: descriptors of complete, durable and sound ones, for the kernel to read by itself.
+"""Objects as they were left, or not: what reads find out about them, and the sound ones, lent to the kernel.
 
-An object is sound if it has the stamp with which all its chunks were found right (`cache.objects.stamps`); that is
-looked at whenever one is lent.
+Right bytes in an object that is as we left it make a chunk verified; another stamp makes all its chunks unverified; a
+fault makes chunks forgotten (`Findings`). So the caller goes to the source, now and the next time, and nothing damaged
+is read twice.
+
+An object is sound if it has the stamp with which all its chunks were found right (`cache.objects.changes`); that is
+looked at whenever one is lent: a descriptor of a complete, durable and sound one, for the kernel to read by itself.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import TypeVar
 
 from hfs.mountd.base.errors import StagingError
-from hfs.mountd.cache.objects import (
-    CacheContext,
-    Changed,
-    Disk,
-    StagedFile,
-    lend_object,
-    lend_opened,
-    object_name,
-    some_objects,
-    stamp_of,
-)
-from hfs.mountd.cache.reading.findings import Findings
-from hfs.policies.geometry import Extent
+from hfs.mountd.base.printable import shown_path
+from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects.changes import ReclaimQueue, is_ours, stamp_of
+from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.cache.objects.disk import Descriptors, Disk, object_name, some_objects
+from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.cache.objects.io import Damaged
+from hfs.mountd.cache.objects.reads import OUR_LIMITS, Changed, lend_object, lend_opened
+from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.policies.geometry import Extent, chunk_range
 
 Value = TypeVar("Value")
+
+
+class Findings:
+    """`number` is always that of the object that was looked at: the file may have another one by now."""
+
+    def __init__(
+        self, context: CacheContext, descriptors: Descriptors, reclaim_queue: ReclaimQueue, telling: ToldObjects
+    ) -> None:
+        self._context = context
+        self._telling = telling
+        self._descriptors = descriptors
+        self._reclaim_queue = reclaim_queue
+
+    def right(
+        self, file: StagedFile, number: int, index: int, found: Stamp | None, *, steady: bool, by_name: bool
+    ) -> None:
+        """Chunk `index` was found right, in an object that then had the stamp `found`.
+
+        `steady`: nobody else has changed it since it was read. `by_name`: it was opened just now.
+        """
+        as_left = self.is_as_left(file, number, found)
+        if file.stamp is None and file.changing is None and steady and by_name:
+            file.stamp, as_left = found, True  # what is known of it begins here
+        if as_left and steady and file.stamp is not None and index in file.present:
+            if index not in file.verified:
+                self._context.metrics.add("staged_verified_bytes", file.chunk(index).size)
+            was_sound = file.sound
+            file.verify(index)
+            if not was_sound and file.sound:
+                self._telling.sound_again_bytes += file.size
+
+    def is_as_left(self, file: StagedFile, number: int, found: Stamp | None) -> bool:
+        """Whether an object that was found with this stamp is as we left it. If not, its chunks are verified anew."""
+        if is_ours(file, found):
+            return True
+        if file.stamp is not None:
+            self._context.metrics.add("staged_changed")
+            self._descriptors.drop(number)
+            self._telling.hear()
+            if not self._telling.may_go(number):
+                self._telling.want_move()  # newer ones are not told of it
+        file.doubt()
+        if found is None:
+            self.failed(file, number, Extent(0, file.size), Damaged(errno.EIO, "it has another length"))
+        return False
+
+    def failed(self, file: StagedFile, number: int, extent: Extent, error: OSError | None) -> None:
+        """`extent` could not be read, or is not what was staged: its chunks are forgotten, if it is the object's
+        fault."""
+        if file.object_id != number:
+            return
+        if error is not None and error.errno in OUR_LIMITS:
+            self._context.health.broken(f"reading staged files: {error}")
+            return
+        name = f"{shown_path(file.path)} (object {number})"
+        self._context.health.broken(f"staged bytes of {name} cannot be read: {error}")
+        if isinstance(error, FileNotFoundError):
+            self._reclaim_queue.lost(file)
+            return
+        if isinstance(error, Damaged):
+            self._context.metrics.add("staged_checksum_failures")
+        self._reclaim_queue.give_up(file, list(chunk_range(extent, file.chunk_bytes)))
 
 
 class ObjectLender:
