@@ -270,11 +270,11 @@ class Succession:
             raise TakeOverRefused("the mount's daemon is just starting; try again", 1)
         name = taking.program.command[0]
         try:
-            taking.successor = self.children.start(taking.program)
+            taking.successor = successor = self.children.start(taking.program)
         except (OSError, ValueError) as error:
             raise TakeOverRefused(f"{name}: the keeper cannot start it: {error}", 1) from None
         self._taking = taking
-        self._limit(taking.successor, "was not loaded", lambda: taking.is_loaded)
+        self._limit(successor, "was not loaded", lambda: successor.imported)  # also once it serves
         self._log.info(f"{name} takes the mount over")
 
     def _make_room(self) -> None:
