@@ -6,7 +6,7 @@
  */
 #include "_fastpath.h"
 
-#include "plane/plane.h"
+#include "plane/fetch.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static size_t add_leaf(add_plus add, fuse_req_t req, char *buffer, size_t room, 
     struct timespec *times[] = {&entry.attr.st_atim, &entry.attr.st_mtim, &entry.attr.st_ctim};
     for (int i = 0; i < 3; i++) *times[i] = (struct timespec){seen->seconds[i], seen->parts[i]};
     size_t length = add(req, buffer, room, name, &entry, id);
-    if (length > room) leaves_forget(facts.id, 1); /* the kernel has not seen it */
+    if (length > room) contents_forget(facts.id, 1); /* the kernel has not seen it */
     return length;
 }
 

@@ -111,7 +111,7 @@ static void use(unsigned file, char *buffer, unsigned *seed) {
         struct fuse_release_in release = {.fh = leaf};
         free(ask(FUSE_RELEASE, leaf, &release, sizeof release, buffer, &size, 0));
     }
-    if (rand_r(seed) % 2) leaves_forget(leaf, 1);
+    if (rand_r(seed) % 2) contents_forget(leaf, 1);
 }
 
 static void *stand_for_kernel(void *argument) {
@@ -234,7 +234,7 @@ static void act(unsigned *seed, uint64_t *number) {
         staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1);
         break;
     case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
-    case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8); break;
+    case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8, contents_end); break;
     default: (void)jobs_under_way();
     }
     free_outcomes();
@@ -451,7 +451,7 @@ static void until(int (*is_so)(int), int wanted, const char *what) {
 static int are_there(int wanted) {
     uint64_t stuck[FETCH_WORKERS];
     workers_replace(monotonic_ns() - INT64_C(60000000000), stuck);
-    return workers_left() == wanted;
+    return jobs_threads() == wanted;
 }
 
 static void drop_queued(void) {
@@ -466,9 +466,9 @@ static void hang(void) {
     int given_up = 0;
     if (begin() || lend()) fail("it does not start");
     for (unsigned file = 0; file < FILES; file++) write_file(file, &seed);
-    int threads = workers_left();
+    int threads = jobs_threads();
     set_hangs(1);
-    for (int asked = 0; workers_left(); given_up += threads) {
+    for (int asked = 0; jobs_threads(); given_up += threads) {
         for (int i = 0; i < threads; i++) sprintf(name, "hung-%d", asked++), lend(), look_up(name);
         until(hang_now, given_up + threads, "all wait for the source");
         calls = 0, fail_at = given_up ? 0 : 1; /* no thread can be had, once */

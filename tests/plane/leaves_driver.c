@@ -71,7 +71,8 @@ static void forget(uint64_t id, long count, int in_batch, int device) {
         done = batch.in.count == 2;
         if (size != sizeof batch - (done ? sizeof batch.each[0] : 0) || batch.header.len != size) fail("a batch of another length");
     } else {
-        done = leaves_forget(id, (uint64_t)count);
+        int is_held;
+        done = leaves_forget(id, (uint64_t)count, &is_held);
     }
     if (!done) __atomic_sub_fetch(&python_holds[id - FIRST][0], count, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&forgotten, 1, __ATOMIC_RELAXED);
@@ -124,6 +125,10 @@ static void took(const struct leaf_taken *leaf) {
 
 static long put;
 
+static void swept(uint64_t id) {
+    if (!leaves_is_id(id)) fail("swept: no leaf");
+}
+
 static void change_something(unsigned *seed) {
     static struct leaf_taken leaf;
     static uint64_t directories[64];
@@ -139,7 +144,7 @@ static void change_something(unsigned *seed) {
     case 1:
         if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1), 1, &leaf))) took(&leaf);
         break;
-    case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64); break;
+    case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64, swept); break;
     default: {
         struct seen seen = seen_of(directory, name, (unsigned)rand_r(seed) % 3);
         int64_t until_ns = rand_r(seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;

@@ -40,8 +40,7 @@ int __wrap_is_as_left(const struct object *object) {
     return is_left_for(object->inode);
 }
 
-void __wrap_overlay_looked(const struct look *look, int is_left);
-void __wrap_overlay_looked(const struct look *look, int is_left) {
+static void looked(const struct look *look, int is_left) {
     if (__atomic_load_n(&has_ended, __ATOMIC_ACQUIRE)) fail("answered after the end");
     if (__atomic_add_fetch(&answers[look->unique % SLOTS], 1, __ATOMIC_ACQ_REL) != 1) fail("answered twice");
     if (is_left && !is_left_for(look->unique)) fail("it was not found so");
@@ -64,7 +63,7 @@ static int wait_now(void) {
 
 /* The number of a look that will be answered; 0: it is not taken. */
 static uint64_t ask(void) {
-    struct look look = {.unique = __atomic_add_fetch(&uniques, 1, __ATOMIC_ACQ_REL)};
+    struct look look = {.looked = looked, .unique = __atomic_add_fetch(&uniques, 1, __ATOMIC_ACQ_REL)};
     look.object.inode = look.unique;
     __atomic_store_n(&answers[look.unique % SLOTS], 0, __ATOMIC_RELEASE);
     return looks_add(&look) ? look.unique : 0;

@@ -4,7 +4,7 @@
  * Ends with 1 and a line on standard error if a read gave a byte that was not right; see driving.h.
  */
 #include "driving.h"
-#include "plane.h"
+#include "fetch.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,8 @@
-"""The data plane's C under sanitizers, without Python and without a mount: see *driver.c."""
+"""The data plane's C under sanitizers, without Python and without a mount: see *driver.c; and its order."""
 
 from __future__ import annotations
 
+import graphlib
 import subprocess
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ WRAPPED = {
     "leaves_driver": ("malloc", "calloc"),
     "staged_driver": ("malloc", "calloc", "fstat"),
     "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx"),
-    "looks_driver": ("malloc", "calloc", "pthread_create", "is_as_left", "overlay_looked"),
+    "looks_driver": ("malloc", "calloc", "pthread_create", "is_as_left"),
 }
 """Calls that each driver stands before."""
 SANITIZERS = {"addresses": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
@@ -110,3 +111,44 @@ def test_threads_that_the_source_has_kept_come_back(build: Path, sanitizer: str)
 def test_threads_that_the_cache_disk_has_kept_look_on(build: Path, sanitizer: str) -> None:
     """Whoever waits for them is answered meanwhile, once."""
     run(build, driver(build, sanitizer, "looks_driver"), "hang", limit_s=50)
+
+
+LADDER = (
+    ("buffers", "detached", "events", "fetched", "follows", "names", "object", "queue", "reply", "splice", "user"),
+    ("table", "counts", "leaves", "lent", "opens", "owned", "reads", "waiters"),
+    ("contents", "file_replies", "looks", "overlay", "pushes", "staged"),
+    ("jobs", "lines", "placement", "source", "store", "workers"),
+    ("answers", "threads"),
+)
+"""What calls nothing of ours; tables; objects, in memory and on the disk; the engine; answers. A file uses its own rung
+and those before it."""
+
+
+def uses(build: Path) -> dict[str, set[str]]:
+    """Which files of the plane each file of it uses, by the symbols of its object."""
+    symbols = subprocess.run(
+        ["nm", "-A", "-g", *objects(build, "addresses")], check=True, capture_output=True, text=True
+    ).stdout
+    defined, wanted = {}, []
+    for line in symbols.splitlines():
+        place, kind, symbol = line.split()[0], *line.split()[-2:]
+        name = Path(place.split(":")[0]).stem
+        if kind == "U":
+            wanted.append((name, symbol))
+        else:
+            defined[symbol] = name
+    found: dict[str, set[str]] = {name: set() for name in defined.values()}
+    for name, symbol in wanted:
+        if symbol in defined:
+            found[name].add(defined[symbol])
+    return found
+
+
+def test_the_files_stand_on_a_ladder(build: Path) -> None:
+    found = uses(build)
+    rung = {name: number for number, names in enumerate(LADDER) for name in names}
+    assert found.keys() == rung.keys()
+    assert not [
+        f"{name} uses {other}" for name, others in found.items() for other in others if rung[name] < rung[other]
+    ]
+    graphlib.TopologicalSorter(found).prepare()  # CycleError names the files of a circle

@@ -8,76 +8,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <time.h>
 
 #define RESENT (UINT64_C(1) << 63) /* in `unique`: an earlier daemon may have answered it */
 
-struct answered answered;
-
-struct open_reply { /* struct fuse_open_out, whose last field is called otherwise before Linux 6.9 */
-    uint64_t handle;
-    uint32_t open_flags;
-    int32_t backing_id;
-};
-
-int64_t monotonic_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-static int write_all(int device, const struct iovec *parts, int count) {
-    ssize_t written;
-    do written = writev(device, parts, count);
-    while (written < 0 && errno == EINTR);
-    return written < 0 ? errno : 0;
-}
-
-/* 0, or an errno: ENOENT of a request that was interrupted or whose connection is gone. */
-int reply_to(int device, uint64_t unique, int error, const void *body, size_t size) {
-    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + size), .error = -error, .unique = unique};
-    struct iovec parts[] = {{&header, sizeof header}, {(void *)body, size}};
-    return write_all(device, parts, size ? 2 : 1);
-}
-
-static int reply(int device, uint64_t unique, const void *body, size_t size) { return reply_to(device, unique, 0, body, size); }
-
-int push_pages(int device, uint64_t node, const char *data, size_t size) {
-    struct fuse_notify_store_out out = {.nodeid = node, .size = (uint32_t)size};
-    struct fuse_out_header header = {.len = (uint32_t)(sizeof header + sizeof out + size), .error = FUSE_NOTIFY_STORE};
-    struct iovec parts[] = {{&header, sizeof header}, {&out, sizeof out}, {(void *)data, size}};
-    return write_all(device, parts, 3);
-}
-
-void opened_file(uint64_t size, int is_passed) {
-    __atomic_add_fetch(is_passed ? &answered.passed : &answered.cached, 1, __ATOMIC_RELAXED);
-    if (size <= WHOLE_BYTES)
-        __atomic_add_fetch(is_passed ? &answered.passed_bytes : &answered.cached_bytes, (int64_t)size, __ATOMIC_RELAXED);
-    else if (is_passed)
-        __atomic_add_fetch(&answered.large_passed, 1, __ATOMIC_RELAXED);
-}
-
-void read_file(uint64_t file_size, size_t size) {
-    if (file_size > WHOLE_BYTES) __atomic_add_fetch(&answered.large_read_bytes, (int64_t)size, __ATOMIC_RELAXED);
-}
-
-int reply_opened(int device, uint64_t unique, uint64_t handle, uint64_t size) {
-    struct open_reply body = {.handle = handle, .open_flags = FOPEN_KEEP_CACHE};
-    opened_file(size, 0);
-    return reply(device, unique, &body, sizeof body);
-}
-
 struct question {
     int device;
-    uint64_t unique, thread_id;
+    uint64_t unique;
 };
 
 static int reply_open(const struct opens *entry, void *context) {
     const struct question *question = context;
-    struct open_reply body = {.handle = entry->handle, .open_flags = entry->open_flags, .backing_id = entry->backing_id};
     opened_file(entry->object.size, entry->backing_id != 0);
-    return reply(question->device, question->unique, &body, sizeof body);
+    return reply_opened(question->device, question->unique, entry->handle, entry->open_flags, entry->backing_id);
 }
 
 /* A leaf that is past its time is Python's: it asks the source. */
@@ -92,7 +34,7 @@ static int answer_open_of_leaf(int device, const struct fuse_in_header *header, 
 static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size) {
     if ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC) return 0;
     if (leaves_is_id(header->nodeid) && answer_open_of_leaf(device, header, size)) return 1;
-    struct question question = {device, header->unique, 0};
+    struct question question = {device, header->unique};
     if (!opens_open(header->nodeid, monotonic_ns(), reply_open, &question)) return 0;
     events_add(header->nodeid, header->pid, 0);
     return 1;
@@ -100,32 +42,17 @@ static int answer_open(int device, const struct fuse_in_header *header, const st
 
 static void reply_released(void *context) {
     const struct question *question = context;
-    reply(question->device, question->unique, NULL, 0); /* nobody waits for it */
+    reply_to(question->device, question->unique, 0, NULL, 0); /* nobody waits for it */
 }
 
 static int answer_release(int device, const struct fuse_in_header *header, const struct fuse_release_in *in) {
-    struct question question = {device, header->unique, 0};
+    struct question question = {device, header->unique};
     int is_leaf = in->fh == header->nodeid && leaves_is_id(in->fh);
     if (!(is_leaf ? contents_release(in->fh, reply_released, &question) :
                     opens_release(header->nodeid, in->fh, reply_released, &question)))
         return 0;
     __atomic_add_fetch(&answered.releases, 1, __ATOMIC_RELAXED);
     return 1;
-}
-
-static void served(const struct fuse_in_header *header, ssize_t size) {
-    __atomic_add_fetch(&answered.reads, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&answered.read_bytes, size, __ATOMIC_RELAXED);
-    served_add(header->pid, size);
-}
-
-int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer) {
-    const struct fuse_read_in *in = (const void *)(header + 1);
-    ssize_t size = contents_read(in->fh, in->offset, in->size, buffer);
-    if (size < 0) return (int)-size;
-    reply(device, header->unique, buffer, (size_t)size);
-    served(header, size);
-    return 0;
 }
 
 static int answer_read_of_leaf(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
@@ -144,70 +71,18 @@ static int answer_read(int device, const struct fuse_in_header *header, size_t r
         size = reads_read(header->nodeid, in->offset, in->size, buffer);
         if (size < 0 && !in->fh) size = staged_read(header->nodeid, in->offset, in->size, buffer);
         if (size < 0) return 0;
-        reply(device, header->unique, buffer, (size_t)size);
+        reply_to(device, header->unique, 0, buffer, (size_t)size);
     }
-    served(header, size);
+    served(header->pid, size);
     return 1;
 }
 
 /* ---- names and attributes ----------------------------------------------------------------------------------------- */
 
-static void fill(struct fuse_attr *attributes, const struct seen *seen) {
-    *attributes = (struct fuse_attr){
-        .ino = seen->inode, .size = seen->size, .blocks = seen->blocks, .mode = seen->mode, .nlink = seen->nlink,
-        .atime = (uint64_t)seen->seconds[0], .mtime = (uint64_t)seen->seconds[1], .ctime = (uint64_t)seen->seconds[2],
-        .atimensec = seen->parts[0], .mtimensec = seen->parts[1], .ctimensec = seen->parts[2], .uid = seen->uid,
-        .gid = seen->gid, .blksize = seen->block_bytes < 512 ? 512 : seen->block_bytes,
-    };
-}
-
-static void leaf_entry(const struct leaf_facts *facts, int64_t now_ns, struct fuse_entry_out *entry) {
-    int64_t valid_ns = facts->until_ns - now_ns;
-    if (valid_ns < 0) valid_ns = 0;
-    if (valid_ns > LONGEST_NS) valid_ns = LONGEST_NS;
-    *entry = (struct fuse_entry_out){.nodeid = facts->id};
-    entry->entry_valid = entry->attr_valid = (uint64_t)(valid_ns / 1000000000);
-    entry->entry_valid_nsec = entry->attr_valid_nsec = (uint32_t)(valid_ns % 1000000000);
-    /* Where it is read without an open, whoever reads it asks first: it may have bytes for all it says. */
-    if (!facts->seen.size) entry->attr_valid = entry->attr_valid_nsec = 0;
-    fill(&entry->attr, &facts->seen);
-}
-
-static int reply_entry(const struct leaf_facts *facts, void *context) {
-    const struct question *question = context;
-    struct fuse_entry_out body;
-    follows_looked_up(question->thread_id, facts->id); /* before the reply: its OPEN may be read by another thread at once */
-    leaf_entry(facts, monotonic_ns(), &body);
-    return reply(question->device, question->unique, &body, sizeof body);
-}
-
-int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size) {
-    struct question question = {device, header->unique, header->pid};
-    if (!leaves_look_up(header->nodeid, name, size, monotonic_ns(), reply_entry, &question)) return 0;
-    __atomic_add_fetch(&answered.look_ups, 1, __ATOMIC_RELAXED);
-    return 1;
-}
-
 static int answer_lookup(int device, const struct fuse_in_header *header, const char *name, size_t room, size_t request_size) {
     size_t size = strnlen(name, room);
     if (size == room) return 0;
     return reply_looked_up(device, header, name, size) || jobs_look_up(header, name, size, request_size);
-}
-
-static int reply_attributes(const struct leaf_facts *facts, void *context) {
-    const struct question *question = context;
-    struct fuse_entry_out entry;
-    leaf_entry(facts, monotonic_ns(), &entry);
-    struct fuse_attr_out body = {.attr_valid = entry.attr_valid, .attr_valid_nsec = entry.attr_valid_nsec};
-    body.attr = entry.attr;
-    return reply(question->device, question->unique, &body, sizeof body);
-}
-
-static int answer_getattr(int device, const struct fuse_in_header *header) {
-    struct question question = {device, header->unique, 0};
-    if (!leaves_attributes(header->nodeid, monotonic_ns(), reply_attributes, &question)) return 0;
-    __atomic_add_fetch(&answered.attributes, 1, __ATOMIC_RELAXED);
-    return 1;
 }
 
 /* Until when the root is known to have no ACL. Its node is older than what was agreed on about them, so the kernel keeps
@@ -248,7 +123,7 @@ static int answer_batch_forget(struct fuse_in_header *header, struct fuse_batch_
     size_t fixed = sizeof *header + sizeof *in, count = in->count, left = 0;
     if (count > (*size - fixed) / sizeof *each) return 0;
     for (size_t i = 0; i < count; i++)
-        if (!leaves_forget(each[i].nodeid, each[i].nlookup)) each[left++] = each[i];
+        if (!contents_forget(each[i].nodeid, each[i].nlookup)) each[left++] = each[i];
     in->count = (uint32_t)left;
     *size = header->len = (uint32_t)(fixed + left * sizeof *each);
     return !left;
@@ -261,10 +136,10 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     size_t in_size = *size - sizeof *header;
     switch (header->opcode) {
     case FUSE_LOOKUP: return answer_lookup(device, header, in, in_size, *size);
-    case FUSE_GETATTR: return answer_getattr(device, header);
+    case FUSE_GETATTR: return reply_attributes_of_leaf(device, header);
     case FUSE_FORGET:
         return in_size >= sizeof(struct fuse_forget_in) &&
-               leaves_forget(header->nodeid, ((struct fuse_forget_in *)in)->nlookup);
+               contents_forget(header->nodeid, ((struct fuse_forget_in *)in)->nlookup);
     case FUSE_BATCH_FORGET:
         return in_size >= sizeof(struct fuse_batch_forget_in) && answer_batch_forget(header, in, size);
     case FUSE_GETXATTR:

@@ -110,12 +110,7 @@ int contents_find(uint64_t leaf, const struct leaf_place *place) {
     return !error || error == EEXIST;
 }
 
-int contents_has(uint64_t leaf) {
-    struct shard *held;
-    if (!table_hold(&table, leaf, &held)) return 0;
-    table_let_go(held);
-    return 1;
-}
+int contents_has(uint64_t leaf) { return table_has(&table, leaf); }
 
 int contents_is_storing(uint64_t leaf) {
     struct content *content = hold(leaf);
@@ -213,13 +208,16 @@ size_t contents_homeless(void) {
     return bytes;
 }
 
-void contents_forgotten(uint64_t leaf) {
-    struct content *content = hold(leaf);
-    if (!content) return;
+int contents_forget(uint64_t leaf, uint64_t count) {
+    int is_held;
+    if (!leaves_forget(leaf, count, &is_held)) return 0;
+    struct content *content = is_held ? NULL : hold(leaf);
+    if (!content) return 1;
     pthread_mutex_lock(&content->lock);
     content->is_pushed = 0;
     end_if_empty(content);
     let_go(content);
+    return 1;
 }
 
 /* ---- opens -------------------------------------------------------------------------------------------------------- */
@@ -256,7 +254,8 @@ static void tell(struct content *content, const struct fuse_in_header *header) {
 static int answer_open(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header) {
     if (opened(content, place)) return 0;
     follows_opened(header->pid, content->facts.leaf); /* before the reply: the next LOOKUP may be read at once */
-    if (reply_opened(device, header->unique, content->facts.leaf, content->facts.size))
+    opened_file(content->facts.size, 0);
+    if (reply_opened(device, header->unique, content->facts.leaf, FOPEN_KEEP_CACHE, 0))
         closed(content);
     else
         tell(content, header);
@@ -264,36 +263,34 @@ static int answer_open(int device, struct content *content, const struct leaf_pl
     return 1;
 }
 
-/* All bytes; NULL: they are not in memory. Without the lock, by whoever is pushing. */
-static const char *bytes(struct content *content, char *buffer) {
-    if (content->data) return content->data;
-    return buffer && staged_whole(content->facts.number, size_of(content), buffer) ? buffer : NULL;
-}
-
-/* Without the lock. 1: all are in the page cache; 0: they are here, and were not put there; -1: they are not here. */
+/* Without the lock. 1: all bytes are in the page cache; 0: they are here, and were not put there; -1: they are not here. */
 static int push(int device, struct content *content, char *buffer) {
-    const char *data = bytes(content, buffer);
+    const char *data = content->data;
+    if (!data && buffer && staged_whole(content->facts.number, size_of(content), buffer)) data = buffer;
     return data ? !push_pages(device, content->facts.leaf, data, size_of(content)) : -1;
 }
 
 /* With the lock. */
 static int is_nowhere(struct content *content) { return !content->is_taken && !content->data && !staged_knows(content->facts.number); }
 
-static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_here, int is_to_fetch) {
+static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_here, struct waiter **gone) {
     struct leaf_place place;
-    if (!leaves_place(content->facts.leaf, 0, &place)) is_here = is_to_fetch = 0;
+    if (!leaves_place(content->facts.leaf, 0, &place)) is_here = 0, gone = NULL;
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
         pthread_mutex_lock(&content->lock);
         int answered = is_here && !content->is_taken && answer_open(device, content, &place, (void *)waiter->request);
         pthread_mutex_unlock(&content->lock);
-        if (!answered && is_to_fetch) answered = jobs_fetch((void *)waiter->request, waiter->size, monotonic_ns());
-        if (!answered) queue_put(waiter->request, waiter->size);
-        free(waiter);
+        if (!answered && gone) {
+            waiter->next = *gone, *gone = waiter;
+        } else {
+            if (!answered) queue_put(waiter->request, waiter->size);
+            free(waiter);
+        }
     }
 }
 
-void contents_push(int device, struct content *content, char *buffer) {
+void contents_push(int device, struct content *content, char *buffer, struct waiter **gone) {
     int pushed = push(device, content, buffer);
     pthread_mutex_lock(&content->lock);
     content->is_pushing = 0;
@@ -304,7 +301,7 @@ void contents_push(int device, struct content *content, char *buffer) {
     int is_evicted = pushed < 0 && is_nowhere(content);
     if (is_evicted) content->facts.number = 0;
     end_if_empty(content);
-    answer_waiters(device, content, waiters, pushed >= 0, is_evicted);
+    answer_waiters(device, content, waiters, pushed >= 0, is_evicted ? gone : NULL);
     let_go(content);
 }
 
@@ -324,7 +321,7 @@ static int begin_push(struct content *content, const void *request, size_t size,
     return 0;
 }
 
-int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer) {
+int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, struct content **to_push) {
     struct content *content = hold(leaf);
     if (!content) return 0;
     struct object object;
@@ -338,12 +335,12 @@ int contents_open(int device, uint64_t leaf, const struct leaf_place *place, con
         content->facts.number = 0;
         answered = -1;
     } else if (!content->is_taken && !is_passed) {
-        is_begun = !is_in_pages && begin_push(content, request, size, buffer != NULL);
+        is_begun = !is_in_pages && begin_push(content, request, size, to_push != NULL);
         answered = is_begun || answer_open(device, content, place, request);
     }
     end_if_empty(content);
+    if (is_begun && to_push) *to_push = content;
     if (!is_begun) let_go(content);
-    if (is_begun && buffer) contents_push(device, content, buffer);
     return answered;
 }
 

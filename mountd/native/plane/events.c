@@ -1,4 +1,5 @@
-/* What was answered, for those in Python who must hear of it some times a second: opens in their order, reads by reader.
+/* What was answered, for those in Python who must hear of it some times a second: opens in their order, reads by reader, and
+ * how much it was since the start.
  *
  * Where the ring of opens is not emptied the oldest are lost, and counted; readers for whom there is no room are not
  * named. A part of the data plane, see plane.h.
@@ -7,6 +8,8 @@
 
 #include <string.h>
 #include <sys/eventfd.h>
+
+struct answered answered;
 
 #define EVENTS 65536 /* 2 MiB: a second of all that two dozen cores can open */
 
@@ -61,14 +64,14 @@ size_t events_take(struct event *found, size_t most, uint64_t *lost) {
 static struct {
     pthread_mutex_t lock;
     struct served readers[SERVED_READERS]; /* thread_id 0: free */
-} served = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} served_to = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void served_add(uint64_t thread_id, int64_t bytes) {
+static void add_to_reader(uint64_t thread_id, int64_t bytes) {
     int is_first = 0;
     if (!thread_id) return; /* in a pid namespace that we do not see */
-    pthread_mutex_lock(&served.lock);
+    pthread_mutex_lock(&served_to.lock);
     for (size_t tries = 0, at = thread_id % SERVED_READERS; tries < SERVED_READERS; tries++, at = (at + 1) % SERVED_READERS) {
-        struct served *reader = &served.readers[at];
+        struct served *reader = &served_to.readers[at];
         if (reader->thread_id && reader->thread_id != thread_id) continue;
         is_first = !reader->thread_id;
         reader->thread_id = thread_id;
@@ -76,16 +79,34 @@ void served_add(uint64_t thread_id, int64_t bytes) {
         reader->bytes += bytes;
         break;
     }
-    pthread_mutex_unlock(&served.lock);
+    pthread_mutex_unlock(&served_to.lock);
     if (is_first) news_tell(NEWS_OPENS);
+}
+
+void served(uint64_t thread_id, ssize_t bytes) {
+    __atomic_add_fetch(&answered.reads, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&answered.read_bytes, bytes, __ATOMIC_RELAXED);
+    add_to_reader(thread_id, bytes);
 }
 
 size_t served_take(struct served *found) {
     size_t count = 0;
-    pthread_mutex_lock(&served.lock);
+    pthread_mutex_lock(&served_to.lock);
     for (size_t at = 0; at < SERVED_READERS; at++)
-        if (served.readers[at].thread_id) found[count++] = served.readers[at];
-    memset(served.readers, 0, sizeof served.readers);
-    pthread_mutex_unlock(&served.lock);
+        if (served_to.readers[at].thread_id) found[count++] = served_to.readers[at];
+    memset(served_to.readers, 0, sizeof served_to.readers);
+    pthread_mutex_unlock(&served_to.lock);
     return count;
+}
+
+void opened_file(uint64_t size, int is_passed) {
+    __atomic_add_fetch(is_passed ? &answered.passed : &answered.cached, 1, __ATOMIC_RELAXED);
+    if (size <= WHOLE_BYTES)
+        __atomic_add_fetch(is_passed ? &answered.passed_bytes : &answered.cached_bytes, (int64_t)size, __ATOMIC_RELAXED);
+    else if (is_passed)
+        __atomic_add_fetch(&answered.large_passed, 1, __ATOMIC_RELAXED);
+}
+
+void read_file(uint64_t file_size, size_t size) {
+    if (file_size > WHOLE_BYTES) __atomic_add_fetch(&answered.large_read_bytes, (int64_t)size, __ATOMIC_RELAXED);
 }

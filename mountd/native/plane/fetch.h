@@ -4,11 +4,13 @@
  *   jobs.c      names that are being looked at or fetched, and the requests that wait for them
  *   owned.c     names in them that are Python's
  *   waiters.c   requests that are answered later
+ *   file_replies.c  what the tables say of a file, to who has just asked and to who has waited
  *   workers.c   the threads that do it; they answer no other requests
  *   placement.c which of them other nodes own
  *   source.c    one file of the source: opened, looked at, read, looked at again
  *   user.c      as whom that is done, if not as the daemon's own user
  *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
+ *   staged.c    objects of the cache, by number and by version: which are right, and their bytes as far as they are in memory
  *   pushes.c    contents that are to be pushed for somebody who opens them
  *   store.c     new objects in the cache, from numbers and room that Python has granted
  *   fetched.c   what has become of each file, for Python
@@ -27,6 +29,40 @@
 #include "plane.h"
 
 #pragma GCC visibility push(hidden)
+
+/* ---- staged.c ----------------------------------------------------------------------------------------------------- */
+
+struct staged_version { /* of a file of the source, on the file system of its root */
+    uint64_t inode, size;
+    int64_t mtime_ns, ctime_ns;
+};
+
+struct staged_object { /* what an object is as long as it has these */
+    uint64_t number, inode, size, checksum;
+    int64_t ctime_ns;
+    int is_committed; /* it is in the index, and stays over a crash */
+    int is_right; /* its bytes were found to be as the checksum says; else they are compared at first use */
+    int is_pythons;  /* it holds them in another form, which Python alone can read */
+    int has_version;
+    struct staged_version version; /* of which it holds all bytes */
+};
+
+void staged_in(int directory_fd); /* objects lie there; -1: nobody reads by their numbers */
+void staged_at(int directory_fd); /* and there, for all others */
+int staged_put(const struct staged_object *object, int wait); /* as table_put; another one of this number goes */
+int staged_take(uint64_t number, int wait); /* as table_take */
+size_t staged_count(void);
+int staged_knows(uint64_t number); /* with its checksum */
+int staged_committed(uint64_t number, struct object *object); /* 1: it is, and known with its version; what it is to be like */
+size_t staged_versions(void); /* how many have a version */
+struct staged_version staged_version_of(const struct seen *seen);
+#define STAGED_PYTHONS UINT64_MAX /* there is an object, which Python alone can read; 0: there is none */
+uint64_t staged_find(const struct seen *seen, uint64_t *checksum);
+/* As reads_read, of a node whose id was made of the number of such an object. */
+ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
+/* The same of an object of `end` bytes. */
+ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer);
+int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its bytes; 0: they are not in memory, or not right */
 
 /* ---- buffers.c ---------------------------------------------------------------------------------------------------- */
 
@@ -88,15 +124,13 @@ struct file { /* one of the source */
 };
 
 extern struct source_counts { /* what the source was asked for; atomic */
-    int64_t looks, opens, reads, bytes, wait_ns;
+    int64_t looks, opens, reads, bytes;
 } source_counts;
 
 int source_look(struct lent *lent, const char *name, struct file *file);
 /* SOURCE_OK: its data are the caller's; NULL of one that is empty, or is not small, or whose bytes an object has. */
 int source_fetch(struct lent *lent, const char *name, struct file *file);
 void source_distrusts(uint64_t inode); /* two states of it had one version: a file with this number is Python's */
-int source_is_available(void); /* 0: built without the checksum */
-uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */
 
 /* ---- user.c ------------------------------------------------------------------------------------------------------- */
 
@@ -170,10 +204,9 @@ struct waiter { /* a request that is answered later */
 
 struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf); /* NULL: no memory */
 void waiters_to_python(struct waiter *first); /* all of them, and frees them */
-/* The same, once this leaf is in the tables: those that cannot be answered here go to Python. `buffer` of ANSWER_BYTES. */
-void waiters_answer(struct waiter *first, int device, const struct leaf_place *place, char *buffer);
 void waiters_drop(struct waiter *first);
 void waiter_done(struct waiter *waiter); /* it is answered, or handed on: frees it, and counts how long it has waited */
+extern int64_t waited_ns; /* those that are done; atomic */
 
 /* ---- contents.c --------------------------------------------------------------------------------------------------- */
 
@@ -195,19 +228,29 @@ int contents_find(uint64_t leaf, const struct leaf_place *place); /* 1: there is
 int contents_has(uint64_t leaf);
 int contents_is_storing(uint64_t leaf); /* its bytes are being written to an object */
 void contents_stored(struct content *held, uint64_t number); /* it can be read from this object; 0: it will be in none */
-void contents_forgotten(uint64_t leaf);   /* the kernel has let go of its pages */
+int contents_forget(uint64_t leaf, uint64_t count); /* as leaves_forget: of one that is not held the kernel has no pages */
 /* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
 int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
-/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `buffer` of ANSWER_BYTES; NULL: the thread
- * reads requests, and must not push. */
-int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, char *buffer);
-void contents_push(int device, struct content *held, char *buffer); /* what was handed over; who waits for it is answered */
-ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: jobs_fetch */
+/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `to_push`: what the caller has to push now, if
+ * anything; NULL: the thread reads requests, and must not push. */
+int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, struct content **to_push);
+/* Who waits for it is answered; those whose bytes have gone meanwhile come before `gone`. `buffer` of ANSWER_BYTES. */
+void contents_push(int device, struct content *held, char *buffer, struct waiter **gone);
+ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: they are nowhere */
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
 void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */
 size_t contents_count(void);
 void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere: those that the cache has go first */
 size_t contents_homeless(void); /* bytes that only memory has, and nobody has read */
+
+/* ---- file_replies.c ----------------------------------------------------------------------------------------------- */
+
+int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a leaf */
+int reply_attributes_of_leaf(int device, const struct fuse_in_header *header);          /* 1: it is one */
+int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer); /* 0, or an errno: -contents_read */
+/* This leaf is in the tables: those that cannot be answered go to Python, but for those whose bytes have gone again, which
+ * are returned. `buffer` of ANSWER_BYTES. */
+struct waiter *waiters_answer(struct waiter *first, int device, const struct leaf_place *place, char *buffer);
 
 /* ---- pushes.c ----------------------------------------------------------------------------------------------------- */
 
@@ -275,15 +318,18 @@ void jobs_own(uint64_t directory, const char *name, size_t name_size);    /* the
 int jobs_is_busy(uint64_t directory, const char *name, size_t name_size); /* it is being looked at, fetched or stored */
 int jobs_claim(uint64_t directory, const char *name, size_t name_size);   /* the same, unless it is fetched here, or was: 0 */
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
-/* What it has come to is in the tables, and who waited is answered. 0: somebody wants the bytes meanwhile: do it again. */
-int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer);
+/* What it has come to is in the tables, or `job->error` says that it is Python's; who waited for it is to be answered. 0:
+ * somebody wants the bytes meanwhile: do it again. */
+int jobs_enter(struct job *job, int error, struct file *file, struct content **held, struct waiter **waiters);
 int jobs_done(struct job *job, int number); /* 0: the thread was given up meanwhile, and is to end */
 /* Those that began, or were queued, before are given up: what waits for them is Python's. How many had begun; the numbers
  * of their threads, and their directories, FETCH_WORKERS at most. */
 size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories);
 size_t jobs_under_way(void);
 void jobs_ahead_at_most(size_t count); /* threads that fetch ahead, from now on; those that do go on */
-void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes);
+void jobs_threads_add(int more); /* that take jobs; where there are none, since all wait for the source, nobody waits for one */
+int jobs_threads(void);
+void jobs_begin(size_t ahead_at_most, size_t ahead_bytes);
 void jobs_end(void); /* nothing more is answered */
 
 /* ---- workers.c ---------------------------------------------------------------------------------------------------- */
@@ -302,15 +348,6 @@ size_t workers_homeless(void); /* bytes that wait in memory since the cache has 
 /* Those that wait for the source since before are given up, and others take their places, now or as soon as there is room
  * for one more; as jobs_hanging. */
 size_t workers_replace(int64_t before_ns, uint64_t *directories);
-int workers_left(void); /* that take jobs: 0 where all wait for the source, and no more can be started */
-
-/* ---- in answers.c ------------------------------------------------------------------------------------------------- */
-
-int reply_to(int device, uint64_t unique, int error, const void *body, size_t size); /* 0, or an errno */
-int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer); /* 0, or an errno: -contents_read */
-int reply_opened(int device, uint64_t unique, uint64_t handle, uint64_t size);       /* through the page cache, kept */
-int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a leaf */
-int push_pages(int device, uint64_t node, const char *data, size_t size);            /* 0, or an errno */
 
 #pragma GCC visibility pop
 

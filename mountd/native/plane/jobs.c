@@ -22,8 +22,14 @@ static struct {
     struct job *running[FETCH_WORKERS];
     size_t count, running_count, running_ahead, ahead_count;
     size_t ahead_at_most, ahead_bytes;
-    int device, stopping;
-} jobs = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .device = -1, .stopping = 1};
+    int stopping;
+} jobs = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER, .stopping = 1};
+
+static int threads; /* atomic */
+
+void jobs_threads_add(int more) { __atomic_add_fetch(&threads, more, __ATOMIC_ACQ_REL); }
+
+int jobs_threads(void) { return __atomic_load_n(&threads, __ATOMIC_ACQUIRE); }
 
 /* Of this generation: who asks after a recall does not wait for what was begun before. */
 static struct job *find(uint64_t generation, uint64_t key, uint64_t directory, const char *name, size_t size) {
@@ -81,7 +87,7 @@ static int wait_for(struct lent *lent, const char *name, size_t size, enum job_g
     uint64_t directory = lent->entry.node, key = leaves_key(directory, name, size);
     struct job *job = NULL;
     pthread_mutex_lock(&jobs.lock);
-    int is_ours = waiter && !jobs.stopping && workers_left() && !owned_has(key), is_new = 0;
+    int is_ours = waiter && !jobs.stopping && jobs_threads() && !owned_has(key), is_new = 0;
     if (is_ours) job = find(lent->generation, key, directory, name, size);
     if (job || !is_ours)
         lent_let_go(lent);
@@ -249,12 +255,6 @@ static int enter(struct job *job, struct file *file, struct content **held) {
     return 0;
 }
 
-static void answer_waiters(const struct job *job, const struct seen *seen, struct waiter *waiters, char *buffer) {
-    struct leaf_place place = {.directory = job->lent->entry.node, .seen = *seen, .name_size = job->name_size};
-    memcpy(place.name, job->name, job->name_size);
-    waiters_answer(waiters, jobs.device, &place, buffer);
-}
-
 /* With the lock: somebody wants the bytes of what was only looked at. */
 static int again(struct job *job) {
     int wanted = 0;
@@ -264,27 +264,21 @@ static int again(struct job *job) {
     return 1;
 }
 
-int jobs_enter(struct job *job, int error, struct file *file, struct content **held, char *buffer) {
+int jobs_enter(struct job *job, int error, struct file *file, struct content **held, struct waiter **waiters) {
     *held = NULL;
     pthread_mutex_lock(&jobs.lock);
-    if (!job->abandoned && !error && again(job)) {
-        pthread_mutex_unlock(&jobs.lock);
-        return 0;
+    int is_done = job->abandoned || error || !again(job);
+    if (is_done) {
+        *waiters = job->waiters; /* none where it was given up */
+        job->waiters = NULL;
+        if (!job->abandoned) {
+            if (!error) error = enter(job, file, held);
+            remove_by_name(job);
+        }
+        job->error = error;
     }
-    struct waiter *waiters = job->waiters;
-    job->waiters = NULL;
-    if (!job->abandoned) {
-        if (!error) error = enter(job, file, held);
-        remove_by_name(job);
-    }
-    int is_python = job->abandoned || error;
     pthread_mutex_unlock(&jobs.lock);
-    if (is_python)
-        waiters_to_python(waiters);
-    else
-        answer_waiters(job, &file->seen, waiters, buffer);
-    job->error = error;
-    return 1;
+    return is_done;
 }
 
 void jobs_ahead_at_most(size_t count) {
@@ -357,9 +351,8 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
 
 size_t jobs_under_way(void) { return __atomic_load_n(&jobs.count, __ATOMIC_RELAXED); }
 
-void jobs_begin(int device, size_t ahead_at_most, size_t ahead_bytes) {
+void jobs_begin(size_t ahead_at_most, size_t ahead_bytes) {
     pthread_mutex_lock(&jobs.lock);
-    jobs.device = device;
     jobs.ahead_at_most = ahead_at_most;
     jobs.ahead_bytes = ahead_bytes;
     jobs.stopping = 0;

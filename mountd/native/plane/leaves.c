@@ -5,7 +5,7 @@
  * that the kernel holds are counted here until the leaf is taken; one that the kernel does not hold stays until it is
  * swept. A part of the data plane, see plane.h. Asks nobody, and decides nothing.
  */
-#include "fetch.h"
+#include "plane.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -246,7 +246,7 @@ int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken) {
     return leaf ? took(leaf, taken) : ENOENT;
 }
 
-size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room) {
+size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room, void (*end)(uint64_t id)) {
     unsigned shard = hand++ % SHARDS;
     size_t count = 0, unheld = leaves_count() - leaves_held();
     lock_to_change(shard, 1);
@@ -256,7 +256,7 @@ size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories
             next = leaf->next_by_name;
             if (leaf->lookups || (leaf->facts.until_ns > now_ns && unheld <= unheld_at_most)) continue;
             directories[count++] = leaf->directory;
-            contents_end(leaf->facts.id);
+            end(leaf->facts.id);
             free(unlink_leaf(shard, leaf));
             unheld--;
         }
@@ -330,13 +330,12 @@ int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct lea
     return good;
 }
 
-int leaves_forget(uint64_t id, uint64_t count) {
+int leaves_forget(uint64_t id, uint64_t count, int *is_held) {
     struct leaf *leaf = hold_id(id);
     if (!leaf) return 0;
     unrefer(leaf, count > UINT32_MAX ? UINT32_MAX : (uint32_t)count);
-    int is_held = __atomic_load_n(&leaf->lookups, __ATOMIC_RELAXED) != 0;
+    *is_held = __atomic_load_n(&leaf->lookups, __ATOMIC_RELAXED) != 0;
     unlock(shard_of_id(id));
-    if (!is_held) contents_forgotten(id);
     return 1;
 }
 

@@ -4,7 +4,7 @@
  * too long is answered as for an object that is not as it was left, which is always right; so are those for whom there is
  * no room in the line. A part of the data plane, see plane.h. Nothing is begun before somebody waits.
  */
-#include "fetch.h"
+#include "plane.h"
 
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static struct {
 static void answer_look(const struct look *look, int is_left) {
     looks.answering++;
     pthread_mutex_unlock(&looks.lock);
-    overlay_looked(look, is_left);
+    look->looked(look, is_left);
     pthread_mutex_lock(&looks.lock);
     if (!--looks.answering) pthread_cond_broadcast(&looks.answered);
 }

@@ -1,4 +1,5 @@
-/* Objects of the cache that are answered with: whether one is still as it was left.
+/* Objects of the cache that are answered with: where they lie, what their bytes
+ * come to, and whether one is still as it was left.
  *
  * Every change of a file gives it another ctime, which no program can set (mountd/cache/objects/changes.py). A part of the
  * data plane, see plane.h.
@@ -8,9 +9,24 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#if __has_include(<xxhash.h>)
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+int checksum_is_available(void) { return 1; }
+uint64_t checksum_of(const char *data, size_t size) { return XXH3_64bits(data, size); }
+#else
+int checksum_is_available(void) { return 0; }
+uint64_t checksum_of(const char *data, size_t size) { return (void)data, (void)size, 0; }
+#endif
+
+void object_name(uint64_t number, char *name) {
+    snprintf(name, OBJECT_NAME_BYTES, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
+}
 
 static int is_it(const struct object *object, const struct stat *now) {
     return now->st_ino == object->inode && (uint64_t)now->st_size == object->size &&

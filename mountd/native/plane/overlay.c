@@ -13,7 +13,6 @@
 #include "fetch.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -61,18 +60,9 @@ static void remember(uint64_t number) {
     told->numbers[told->count++] = number;
 }
 
-/* With the lock. */
-static int may_tell(uint64_t number) {
-    struct shard *held;
-    if (overlay.is_broken) return 0;
-    if (!table_hold(&overlay.untold, number, &held)) return 1;
-    table_let_go(held);
-    return 0;
-}
-
 static int tell(uint64_t node, uint64_t number) {
     pthread_mutex_lock(&overlay.lock);
-    int may = may_tell(number);
+    int may = !overlay.is_broken && !table_has(&overlay.untold, number);
     if (may) {
         remember(number);
         overlay.promised[node % PROMISES].node = node;
@@ -136,12 +126,12 @@ static void reply_value(const struct look *look, const char *value, size_t size)
 }
 
 static void reply_place(const struct look *look, uint64_t number) {
-    char path[OBJECT_NAME_BYTES + 1];
-    int size = snprintf(path, sizeof path, "/%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
-    reply_value(look, path, (size_t)size);
+    char path[OBJECT_NAME_BYTES + 1] = "/";
+    object_name(number, path + 1);
+    reply_value(look, path, strlen(path));
 }
 
-void overlay_looked(const struct look *look, int is_left) {
+static void looked(const struct look *look, int is_left) {
     if (!is_left) take_back(look->node);
     if (is_left && look->is_redirect) {
         reply_place(look, look->number);
@@ -165,7 +155,7 @@ int overlay_answer(int device, const struct fuse_in_header *header, const char *
     struct leaf_place place;
     const char *wanted = overlay_is_on() ? ours(name) : NULL;
     if (!wanted) return 0;
-    struct look look = {.device = device, .unique = header->unique, .node = header->nodeid, .value_room = value_room};
+    struct look look = {.looked = looked, .device = device, .unique = header->unique, .node = header->nodeid, .value_room = value_room};
     look.is_redirect = !strcmp(wanted, "redirect");
     if (header->uid != our_uid || (!look.is_redirect && strcmp(wanted, "metacopy"))) {
         reply_to(device, header->unique, ENODATA, NULL, 0);
@@ -182,6 +172,6 @@ int overlay_answer(int device, const struct fuse_in_header *header, const char *
     }
     look.number = staged_find(&place.seen, &checksum);
     int is_left = look.number && staged_committed(look.number, &look.object) ? is_as_left_now(&look.object) : 0;
-    if (is_left >= 0 || !looks_add(&look)) overlay_looked(&look, is_left > 0);
+    if (is_left >= 0 || !looks_add(&look)) looked(&look, is_left > 0);
     return 1;
 }

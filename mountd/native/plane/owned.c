@@ -14,11 +14,7 @@ static int all_are; /* there was no memory to tell which; atomic */
 void owned_begin(void) { __atomic_store_n(&all_are, 0, __ATOMIC_RELEASE); }
 
 int owned_has(uint64_t key) {
-    struct shard *held;
-    if (__atomic_load_n(&all_are, __ATOMIC_ACQUIRE)) return 1;
-    if (!table_hold(&owned, key, &held)) return 0;
-    table_let_go(held);
-    return 1;
+    return __atomic_load_n(&all_are, __ATOMIC_ACQUIRE) || table_has(&owned, key);
 }
 
 void owned_put(uint64_t key) {

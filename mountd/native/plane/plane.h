@@ -8,13 +8,13 @@
  *   reads.c     nodes whose reads are
  *   leaves.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
  *   names.c     runs of names, for Python
- *   staged.c    reads of leaves whose bytes are staged
- *   object.c    what both are answered with
+ *   object.c    what both are answered with: where it lies, its checksum
  *   splice.c    replies to large reads that are copied once
  *   events.c    which opens were answered, for those in Python who must hear of them
  *   overlay.c   where an overlay over the mount finds what is staged
  *   looks.c     whether it is as it was left, where the disk has to be asked
  *   detached.c  threads that nobody waits for
+ *   reply.c     replies in the kernel's own form
  *   answers.c   one request in, its reply out, or "ask Python"
  *   python.c    what Python may do with all that
  *
@@ -35,6 +35,7 @@
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/types.h>
+#include <time.h>
 
 #ifndef FOPEN_PASSTHROUGH
 #define FOPEN_PASSTHROUGH (1 << 7) /* Linux 6.9 */
@@ -49,6 +50,14 @@
 
 /* Loaded with RTLD_GLOBAL: only what stands in front of libfuse may be seen from outside. */
 #pragma GCC visibility push(hidden)
+
+static inline int64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+#define LONGEST_NS (INT64_C(86400) * 1000000000) /* what the kernel is told where nothing goes out of date */
 
 /* ---- queue.c ------------------------------------------------------------------------------------------------------ */
 
@@ -116,6 +125,7 @@ int table_put(struct table *table, struct entry *entry, int wait);              
 int table_take(struct table *table, uint64_t node, int wait, struct entry **taken);   /* 0, or an errno; ENOENT */
 struct entry *table_hold(struct table *table, uint64_t node, struct shard **held);    /* NULL: nothing is held */
 void table_let_go(struct shard *held);
+int table_has(struct table *table, uint64_t node);
 size_t table_count(struct table *table);
 
 /* ---- object.c ----------------------------------------------------------------------------------------------------- */
@@ -129,6 +139,9 @@ struct object { /* a staged file, and what it must still be like */
     int64_t ctime_ns; /* every change of a file gives it another one */
 };
 
+void object_name(uint64_t number, char *name); /* below the directory of all objects, in OBJECT_NAME_BYTES */
+int checksum_is_available(void); /* 0: built without */
+uint64_t checksum_of(const char *data, size_t size); /* xxh3_64 */
 int is_as_left(const struct object *object);
 int is_as_left_now(const struct object *object); /* of one with a name; -1: the disk would have to be asked */
 
@@ -219,8 +232,8 @@ uint64_t leaves_object(uint64_t id); /* the number of the object that this id wa
 int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
 int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
 /* One shard of 1024, in turn: those go that the kernel does not hold, if they are past their time or too many.
- * How many; the directory of each. */
-size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room);
+ * How many; the directory of each. `end` is told of each while nobody can find it. */
+size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room, void (*end)(uint64_t id));
 size_t leaves_count(void);
 int leaves_are_ended(void);
 size_t leaves_held(void); /* by the kernel */
@@ -246,41 +259,7 @@ int leaves_expire(unsigned shard, const uint64_t *directories, size_t count, str
 int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
                    int (*reply)(const struct leaf_facts *, void *), void *context);
 int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct leaf_facts *, void *), void *context);
-int leaves_forget(uint64_t id, uint64_t count); /* 1: done */
-
-/* ---- staged.c ----------------------------------------------------------------------------------------------------- */
-
-struct staged_version { /* of a file of the source, on the file system of its root */
-    uint64_t inode, size;
-    int64_t mtime_ns, ctime_ns;
-};
-
-struct staged_object { /* what an object is as long as it has these */
-    uint64_t number, inode, size, checksum;
-    int64_t ctime_ns;
-    int is_committed; /* it is in the index, and stays over a crash */
-    int is_right; /* its bytes were found to be as the checksum says; else they are compared at first use */
-    int is_pythons;  /* it holds them in another form, which Python alone can read */
-    int has_version;
-    struct staged_version version; /* of which it holds all bytes */
-};
-
-void staged_in(int directory_fd); /* objects lie there; -1: nobody reads by their numbers */
-void staged_at(int directory_fd); /* and there, for all others */
-int staged_put(const struct staged_object *object, int wait); /* as table_put; another one of this number goes */
-int staged_take(uint64_t number, int wait); /* as table_take */
-size_t staged_count(void);
-int staged_knows(uint64_t number); /* with its checksum */
-int staged_committed(uint64_t number, struct object *object); /* 1: it is, and known with its version; what it is to be like */
-size_t staged_versions(void); /* how many have a version */
-struct staged_version staged_version_of(const struct seen *seen);
-#define STAGED_PYTHONS UINT64_MAX /* there is an object, which Python alone can read; 0: there is none */
-uint64_t staged_find(const struct seen *seen, uint64_t *checksum);
-/* As reads_read, of a node whose id was made of the number of such an object. */
-ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
-/* The same of an object of `end` bytes. */
-ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer);
-int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its bytes; 0: they are not in memory, or not right */
+int leaves_forget(uint64_t id, uint64_t count, int *is_held); /* 1: done; whether the kernel holds it still */
 
 /* ---- overlay.c ---------------------------------------------------------------------------------------------------- */
 
@@ -304,6 +283,7 @@ int overlay_answer(int device, const struct fuse_in_header *header, const char *
 
 struct look { /* a request for which an object is to be looked at */
     struct look *next;
+    void (*looked)(const struct look *look, int is_left); /* answers */
     int device, is_redirect;
     uint64_t unique, node, number;
     size_t value_room;
@@ -311,11 +291,10 @@ struct look { /* a request for which an object is to be looked at */
     int64_t since_ns;
 };
 
-int looks_add(const struct look *look);      /* 1: it will be answered, by overlay_looked */
+int looks_add(const struct look *look);      /* 1: it will be answered, by its `looked` */
 void looks_give_up(int64_t before_ns);       /* those that have waited since before */
 void looks_begin(void);
 void looks_end(void); /* nothing is answered any more when it returns */
-void overlay_looked(const struct look *look, int is_left); /* in overlay.c: answers */
 
 /* ---- detached.c --------------------------------------------------------------------------------------------------- */
 
@@ -344,17 +323,8 @@ struct served { /* a thread whose reads were answered */
     int64_t reads, bytes;
 };
 
-void served_add(uint64_t thread_id, int64_t bytes);
+void served(uint64_t thread_id, ssize_t bytes); /* one read */
 size_t served_take(struct served *found); /* at most SERVED_READERS; they begin at 0 again */
-
-/* ---- answers.c ---------------------------------------------------------------------------------------------------- */
-
-#define ANSWER_BYTES ((size_t)1 << 20) /* the largest READ: max_read of the mount */
-
-/* 1: `request` was answered on `device`; 0: what is left of it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
-int answer(int device, void *request, size_t *size, char *buffer);
-/* What is left of it, and what it interrupts if that waits here. May wait for Python, which `answer` never does. */
-void hand_to_python(void *request, size_t size);
 
 /* Who opens a file of at most so many bytes is taken to read all of it. WHOLE_BYTES of policies/traffic.py. */
 #define WHOLE_BYTES ((uint64_t)8 << 20)
@@ -369,9 +339,23 @@ extern struct answered { /* atomic */
 void opened_file(uint64_t size, int is_passed);  /* an open of a file of so many bytes is answered */
 void read_file(uint64_t file_size, size_t size); /* a read of such a file, of a node in reads.c */
 
-#define LONGEST_NS (INT64_C(86400) * 1000000000) /* what the kernel is told where nothing goes out of date */
+/* ---- reply.c ------------------------------------------------------------------------------------------------------ */
 
-int64_t monotonic_ns(void);
+/* 0, or an errno: ENOENT of a request that was interrupted, or whose connection is gone. */
+int reply_to(int device, uint64_t unique, int error, const void *body, size_t size);
+int reply_opened(int device, uint64_t unique, uint64_t handle, uint32_t open_flags, int32_t backing_id);
+int reply_entry(int device, uint64_t unique, const struct leaf_facts *facts);
+int reply_attributes(int device, uint64_t unique, const struct leaf_facts *facts);
+int push_pages(int device, uint64_t node, const char *data, size_t size);
+
+/* ---- answers.c ---------------------------------------------------------------------------------------------------- */
+
+#define ANSWER_BYTES ((size_t)1 << 20) /* the largest READ: max_read of the mount */
+
+/* 1: `request` was answered on `device`; 0: what is left of it is Python's. `buffer`: of ANSWER_BYTES, the thread's own. */
+int answer(int device, void *request, size_t *size, char *buffer);
+/* What is left of it, and what it interrupts if that waits here. May wait for Python, which `answer` never does. */
+void hand_to_python(void *request, size_t size);
 
 void root_without_acl(int64_t until_ns); /* CLOCK_MONOTONIC: the root of the mount has none */
 

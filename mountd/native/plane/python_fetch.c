@@ -356,7 +356,7 @@ static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
                          (long long)__atomic_load_n(&source_counts.opens, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&source_counts.reads, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&source_counts.bytes, __ATOMIC_RELAXED),
-                         (long long)__atomic_load_n(&source_counts.wait_ns, __ATOMIC_RELAXED));
+                         (long long)__atomic_load_n(&waited_ns, __ATOMIC_RELAXED));
 }
 
 PyMethodDef plane_fetch_methods[] = {

@@ -172,7 +172,7 @@ PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
     static uint64_t found[SWEPT_AT_MOST]; /* with the GIL held */
     Py_ssize_t at_most;
     if (!PyArg_ParseTuple(args, "n", &at_most)) return NULL;
-    size_t count = leaves_sweep(monotonic_ns(), (size_t)at_most, found, SWEPT_AT_MOST);
+    size_t count = leaves_sweep(monotonic_ns(), (size_t)at_most, found, SWEPT_AT_MOST, contents_end);
     return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(count * sizeof *found));
 }
 

@@ -16,16 +16,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#if __has_include(<xxhash.h>)
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-int source_is_available(void) { return 1; }
-uint64_t checksum_of(const char *data, size_t size) { return XXH3_64bits(data, size); }
-#else
-int source_is_available(void) { return 0; }
-uint64_t checksum_of(const char *data, size_t size) { return (void)data, (void)size, 0; }
-#endif
-
 /* mountd/source/descriptors.py: OPEN_TO_READ */
 #define OPEN_TO_READ (O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)
 

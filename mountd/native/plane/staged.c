@@ -2,14 +2,13 @@
  *
  * Only in a mount where opens do not reach us, of sources that never change: so the id that the kernel reads by stands
  * for its object, whatever has become of the leaf. Which objects are right is said by Python, which takes one out before
- * that changes or goes. A part of the data plane, see plane.h. Keeps no descriptors, and waits for no disk.
+ * that changes or goes. A part of the pipeline, see fetch.h. Keeps no descriptors, and waits for no disk.
  */
 #include "fetch.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -122,7 +121,7 @@ int staged_committed(uint64_t number, struct object *object) {
     if (!staged) return 0;
     const struct staged_object *known = &staged->object;
     *object = (struct object){.fd = directory, .inode = known->inode, .size = known->size, .ctime_ns = known->ctime_ns};
-    snprintf(object->name, sizeof object->name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
+    object_name(number, object->name);
     int may = known->has_version && !known->is_pythons && __atomic_load_n(&known->is_committed, __ATOMIC_RELAXED);
     table_let_go(held);
     return may;
@@ -145,7 +144,7 @@ uint64_t staged_find(const struct seen *seen, uint64_t *checksum) {
 
 static int open_object(int directory, uint64_t number) {
     char name[OBJECT_NAME_BYTES];
-    snprintf(name, sizeof name, "%02x/%llu", (unsigned)(number & 0xff), (unsigned long long)number);
+    object_name(number, name);
     struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_CACHED};
     return (int)syscall(SYS_openat2, directory, name, &how, sizeof how);
 }

@@ -9,7 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,9 +122,9 @@ static int take_number(size_t size, int *fd, uint64_t *number) {
 
 static int create(int directory, uint64_t number) {
     const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-    char folder[8], path[OBJECT_NAME_BYTES];
-    snprintf(folder, sizeof folder, "%02x", (unsigned)(number & 0xff));
-    snprintf(path, sizeof path, "%s/%llu", folder, (unsigned long long)number);
+    char path[OBJECT_NAME_BYTES], folder[3] = "";
+    object_name(number, path);
+    memcpy(folder, path, 2);
     int fd = openat(directory, path, flags, 0600);
     if (fd >= 0 || errno != ENOENT) return fd;
     if (mkdirat(directory, folder, 0700) != 0 && errno != EEXIST) return -1;

@@ -108,6 +108,13 @@ struct entry *table_hold(struct table *table, uint64_t node, struct shard **held
 
 void table_let_go(struct shard *held) { pthread_rwlock_unlock(&held->lock); }
 
+int table_has(struct table *table, uint64_t node) {
+    struct shard *held;
+    if (!table_hold(table, node, &held)) return 0;
+    table_let_go(held);
+    return 1;
+}
+
 size_t table_count(struct table *table) {
     size_t count = 0;
     for (int i = 0; i < TABLE_SHARDS; i++) {

@@ -19,8 +19,9 @@
 
 static struct {
     int count;   /* that run, given up or not; atomic */
-    int wanted, taken; /* numbers of threads, and how many of them one has that is not given up; atomic */
-    char has[FETCH_WORKERS]; /* which; atomic */
+    int wanted;  /* numbers of threads; atomic */
+    char has[FETCH_WORKERS]; /* those that one has that is not given up; atomic */
+    int device;
     size_t homeless; /* what is being fetched ahead, at most, for which the cache has no room; atomic */
     size_t spare_bytes;
     size_t may_wait; /* for room: as many as fetch ahead, so that the others are there for readers */
@@ -117,16 +118,37 @@ static int get(struct job *job, struct file *file, int *is_without_room) {
     return ask_source(job, file);
 }
 
+/* The bytes of what these open have gone, while they were to be pushed. */
+static void fetch_again(struct waiter *waiter) {
+    for (struct waiter *next; waiter; waiter = next) {
+        next = waiter->next;
+        if (!jobs_fetch((void *)waiter->request, waiter->size, monotonic_ns())) queue_put(waiter->request, waiter->size);
+        free(waiter);
+    }
+}
+
+static void answer_waiters(const struct job *job, const struct seen *seen, struct waiter *waiters, char *buffer) {
+    if (job->error) {
+        waiters_to_python(waiters);
+        return;
+    }
+    struct leaf_place place = {.directory = job->lent->entry.node, .seen = *seen, .name_size = job->name_size};
+    memcpy(place.name, job->name, job->name_size);
+    fetch_again(waiters_answer(waiters, workers.device, &place, buffer));
+}
+
 static void run(struct job *job, char *buffer) {
     struct file file;
     struct content *held;
+    struct waiter *waiters;
     char *data;
     int error, is_without_room = 0;
     do {
         memset(&file, 0, sizeof file);
         error = get(job, &file, &is_without_room);
         data = file.data;
-    } while (!jobs_enter(job, error, &file, &held, buffer));
+    } while (!jobs_enter(job, error, &file, &held, &waiters));
+    answer_waiters(job, &file.seen, waiters, buffer);
     if (held) {
         store(job, &file, data, held);
         contents_trim(workers.spare_bytes);
@@ -139,12 +161,12 @@ static void run(struct job *job, char *buffer) {
 
 static int take(int number) {
     if (__atomic_exchange_n(&workers.has[number], 1, __ATOMIC_ACQ_REL)) return 0;
-    __atomic_add_fetch(&workers.taken, 1, __ATOMIC_ACQ_REL);
+    jobs_threads_add(1);
     return 1;
 }
 
 static void leave(int number) {
-    if (__atomic_exchange_n(&workers.has[number], 0, __ATOMIC_ACQ_REL)) __atomic_sub_fetch(&workers.taken, 1, __ATOMIC_ACQ_REL);
+    if (__atomic_exchange_n(&workers.has[number], 0, __ATOMIC_ACQ_REL)) jobs_threads_add(-1);
 }
 
 static void *work(void *argument) {
@@ -171,7 +193,11 @@ static void *push(void *argument) {
     char *buffer = aligned_alloc(4096, ANSWER_BYTES); /* without it what lies in memory is pushed, and nothing else */
     struct content *content;
     pthread_setname_np(pthread_self(), "hfs-push");
-    while ((content = pushes_next())) contents_push((int)(intptr_t)argument, content, buffer);
+    while ((content = pushes_next())) {
+        struct waiter *gone = NULL;
+        contents_push((int)(intptr_t)argument, content, buffer, &gone);
+        fetch_again(gone);
+    }
     free(buffer);
     __atomic_sub_fetch(&workers.count, 1, __ATOMIC_ACQ_REL);
     return NULL;
@@ -196,24 +222,23 @@ static int start_missing(void) {
     return error;
 }
 
-int workers_left(void) { return __atomic_load_n(&workers.taken, __ATOMIC_ACQUIRE); }
-
 size_t workers_homeless(void) { return contents_homeless() + __atomic_load_n(&workers.homeless, __ATOMIC_ACQUIRE); }
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) {
-    if (!source_is_available()) return ENOSYS;
+    if (!checksum_is_available()) return ENOSYS;
     if (count < 1 || count > FETCH_WORKERS || ahead_at_most > count) return EINVAL;
     if (__atomic_load_n(&workers.count, __ATOMIC_ACQUIRE)) return EBUSY;
     int refused = user_try();
     if (refused) return refused;
+    workers.device = device;
     workers.spare_bytes = ahead_bytes / 2;
     workers.may_wait = (size_t)ahead_at_most;
     owned_begin();
-    jobs_begin(device, (size_t)ahead_at_most, ahead_bytes);
+    jobs_begin((size_t)ahead_at_most, ahead_bytes);
     for (int number = 0; number < FETCH_WORKERS; number++) leave(number);
     __atomic_store_n(&workers.wanted, count, __ATOMIC_RELEASE);
     int error = start_missing();
-    if (error && !workers_left()) return error; /* fewer do until there are more */
+    if (error && !jobs_threads()) return error; /* fewer do until there are more */
     pushes_begin(PUSH_THREADS);
     int pushing = 0;
     while (pushing < PUSH_THREADS && !start_one(push, device)) pushing++;
