@@ -37,9 +37,9 @@ C_READ = (*_SHIM, *(f"plane/{name}" for name in ("threads", "answers", "reads", 
 C_OPEN = tuple(
     f"plane/{name}"
     for name in (
-        *("threads", "answers", "file_replies", "reply", "events", "table", "leaves", "counts", "lent", "owned"),
+        *("threads", "answers", "file_replies", "reply", "events", "table", "leaves", "counts", "lent"),
         *("waiters", "jobs", "lines", "follows", "workers", "user", "source", "object", "buffers", "contents"),
-        *("staged", "store", "fetched"),
+        *("staged", "store"),
     )
 )
 

@@ -114,8 +114,8 @@ def test_threads_that_the_cache_disk_has_kept_look_on(build: Path, sanitizer: st
 
 
 LADDER = (
-    ("buffers", "detached", "events", "fetched", "follows", "names", "object", "queue", "reply", "splice", "user"),
-    ("table", "counts", "leaves", "lent", "opens", "owned", "reads", "waiters"),
+    ("buffers", "detached", "events", "follows", "names", "object", "queue", "reply", "splice", "user"),
+    ("table", "counts", "leaves", "lent", "opens", "reads", "waiters"),
     ("contents", "file_replies", "looks", "overlay", "pushes", "staged"),
     ("jobs", "lines", "placement", "source", "store", "workers"),
     ("answers", "threads"),

@@ -2,7 +2,6 @@
  *
  *   lent.c      directories that Python has lent: whose small files may be fetched here
  *   jobs.c      names that are being looked at or fetched, and the requests that wait for them
- *   owned.c     names in them that are Python's
  *   waiters.c   requests that are answered later
  *   file_replies.c  what the tables say of a file, to who has just asked and to who has waited
  *   workers.c   the threads that do it; they answer no other requests
@@ -13,7 +12,6 @@
  *   staged.c    objects of the cache, by number and by version: which are right, and their bytes as far as they are in memory
  *   pushes.c    contents that are to be pushed for somebody who opens them
  *   store.c     new objects in the cache, from numbers and room that Python has granted
- *   fetched.c   what has become of each file, for Python
  *   buffers.c   memory for their bytes
  *   follows.c   which threads open what they look up
  *   python_fetch.c  what Python may do with all that
@@ -104,6 +102,11 @@ void lent_wants_acls(uint64_t directory); /* of files that are fetched from now 
 int64_t lent_leaves(uint64_t directory);                /* those that Python has not been told of; it has now */
 size_t lent_count(void);
 
+void owned_begin(void); /* before any directory is lent */
+int owned_has(uint64_t key);
+void owned_put(uint64_t key); /* with the lock of the jobs: see jobs_own */
+void owned_take(uint64_t key);
+
 /* ---- placement.c -------------------------------------------------------------------------------------------------- */
 
 #define PLACEMENT_BITS 18 /* policies/cluster/placement.py: _SLOT_BITS */
@@ -171,26 +174,6 @@ void store_at_once(int at_once);
 int store_is_at_once(void);
 int store_write(const char *data, size_t size, int at_once, struct stored *stored); /* 0; ENOSPC: nothing is granted; or an errno, see: */
 /* A number that was taken and whose object may be there in part is in `stored` also after an error, else 0. */
-
-/* ---- fetched.c ---------------------------------------------------------------------------------------------------- */
-
-enum fetched_kind { FETCHED_STORED = 0, FETCHED_UNSTORED = 1, FETCHED_NOTHING = 2, FETCHED_HERE = 3, FETCHED_BROKEN = 4, FETCHED_GIVEN = 5 };
-
-struct fetched { /* what has become of one file */
-    struct fetched *next;
-    enum fetched_kind kind;
-    int ahead; /* Python had asked for it */
-    uint64_t directory, generation, checksum;
-    struct seen seen;
-    struct stored stored;
-    const char *data; /* of FETCHED_GIVEN, for Python to store: */
-    struct content *held; /* to be told by contents_stored when Python has them */
-    uint8_t name_size;
-    char name[UINT8_MAX + 1];
-};
-
-void fetched_add(struct fetched *fetched); /* its memory is ours now */
-struct fetched *fetched_take(size_t most); /* a chain, the oldest first; NULL: none */
 
 /* ---- waiters.c ---------------------------------------------------------------------------------------------------- */
 
@@ -270,13 +253,6 @@ void follows_looked_up(uint64_t thread_id, uint64_t leaf);
 void follows_opened(uint64_t thread_id, uint64_t leaf);
 int follows_is_expected(uint64_t thread_id); /* it will open what it looks up now */
 
-/* ---- owned.c ------------------------------------------------------------------------------------------------------ */
-
-void owned_begin(void); /* before any directory is lent */
-int owned_has(uint64_t key);
-void owned_put(uint64_t key); /* with the lock of the jobs: see jobs_own */
-void owned_take(uint64_t key);
-
 /* ---- jobs.c ------------------------------------------------------------------------------------------------------- */
 
 enum job_goal { JOB_LOOK, JOB_FETCH };
@@ -337,6 +313,23 @@ void jobs_end(void); /* nothing more is answered */
 #define FETCH_WORKERS 64  /* that are waited for */
 #define FETCH_THREADS 256 /* and with those that were given up */
 #define PUSH_THREADS 4    /* besides: a push is a copy, and waits for nobody */
+
+enum fetched_kind { FETCHED_STORED = 0, FETCHED_UNSTORED = 1, FETCHED_NOTHING = 2, FETCHED_HERE = 3, FETCHED_BROKEN = 4, FETCHED_GIVEN = 5 };
+
+struct fetched { /* what has become of one file */
+    struct fetched *next;
+    enum fetched_kind kind;
+    int ahead; /* Python had asked for it */
+    uint64_t directory, generation, checksum;
+    struct seen seen;
+    struct stored stored;
+    const char *data; /* of FETCHED_GIVEN, for Python to store: */
+    struct content *held; /* to be told by contents_stored when Python has them */
+    uint8_t name_size;
+    char name[UINT8_MAX + 1];
+};
+
+struct fetched *fetched_take(size_t most); /* a chain, the oldest first; NULL: none */
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes); /* 0, or an errno */
 void workers_stop(int64_t patience_ns); /* returns when all have ended, or later than that */

@@ -1,9 +1,11 @@
-/* Directories that Python has lent: small files in them are looked at and fetched without it.
+/* Directories that Python has lent: small files in them are looked at and fetched without it; and the names in them that
+ * are Python's all the same: of each there is a node, or an answer that is no leaf's.
  *
  * A directory is held by its descriptor, so what is found in it is found beneath the source, whatever its path leads to
  * by now; the loan ends with the time-to-live, and Python looks the path up again before it lends the directory anew. One
- * that it has called back has another generation then: what was begun before may be older than what Python was told. A
- * part of the pipeline, see fetch.h.
+ * that it has called back has another generation then: what was begun before may be older than what Python was told.
+ * Names are known by leaves_key; two that have the same one are both Python's as long as one is. A part of the pipeline,
+ * see fetch.h.
  */
 #include "fetch.h"
 
@@ -94,3 +96,27 @@ int64_t lent_leaves(uint64_t directory) {
 }
 
 size_t lent_count(void) { return table_count(&table); }
+
+/* ---- names that are Python's ---------------------------------------------------------------------------------------- */
+
+static struct table owned = TABLE;
+static int all_are; /* there was no memory to tell which; atomic */
+
+void owned_begin(void) { __atomic_store_n(&all_are, 0, __ATOMIC_RELEASE); }
+
+int owned_has(uint64_t key) {
+    return __atomic_load_n(&all_are, __ATOMIC_ACQUIRE) || table_has(&owned, key);
+}
+
+void owned_put(uint64_t key) {
+    struct entry *entry = malloc(sizeof *entry);
+    if (entry) entry->node = key;
+    int error = entry ? table_put(&owned, entry, 1) : ENOMEM;
+    if (error) free(entry);
+    if (error && error != EEXIST) __atomic_store_n(&all_are, 1, __ATOMIC_RELEASE);
+}
+
+void owned_take(uint64_t key) {
+    struct entry *entry;
+    if (!table_take(&owned, key, 1, &entry)) free(entry);
+}

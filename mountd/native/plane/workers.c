@@ -31,6 +31,35 @@ struct reader_waits reader_waits;
 
 static void count(int64_t *counter, int64_t more) { __atomic_add_fetch(counter, more, __ATOMIC_RELAXED); }
 
+/* What has become of files that were fetched or looked at, in their order, until Python takes it. Bounded by what is granted
+ * and by what Python has asked for ahead: who stores needs numbers, which come with the next look of Python. */
+static struct {
+    pthread_mutex_t lock;
+    struct fetched *first, **last;
+} outcomes = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &outcomes.first};
+
+static void fetched_add(struct fetched *fetched) {
+    fetched->next = NULL;
+    pthread_mutex_lock(&outcomes.lock);
+    *outcomes.last = fetched;
+    outcomes.last = &fetched->next;
+    pthread_mutex_unlock(&outcomes.lock);
+    news_tell(NEWS_FETCHED);
+}
+
+struct fetched *fetched_take(size_t most) {
+    pthread_mutex_lock(&outcomes.lock);
+    struct fetched *first = outcomes.first, **end = &outcomes.first;
+    for (; most && *end; most--) end = &(*end)->next;
+    struct fetched *rest = *end;
+    if (end == &outcomes.first) first = NULL;
+    *end = NULL;
+    outcomes.first = rest;
+    if (!rest) outcomes.last = &outcomes.first;
+    pthread_mutex_unlock(&outcomes.lock);
+    return first;
+}
+
 static struct fetched *outcome_of(const struct job *job, const struct file *file) {
     struct fetched *outcome = calloc(1, sizeof *outcome);
     if (!outcome) return NULL;
