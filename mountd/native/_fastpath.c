@@ -300,64 +300,6 @@ static PyMethodDef methods[] = {
      "names(records, starts, begin, end, next_id, directory, how): the next entry with the generation NAME_ONLY stands for "
      "the names [begin, end) of `records` (getdents64), which begin at `starts` (uint32). `next_id`: the offset after "
      "the first. `how`: 0: the request wants names only; 1: leaves go in whole; 2: and the first that is none is the end."},
-    {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
-     "plane_leaves_begin(first_id, first_kept_id): there are no leaves; ids from here on are theirs, and those of leaves with "
-     "the number of an object, which are made of it; 0: there are none of these."},
-    {"plane_progress", plane_progress, METH_O,
-     "plane_progress(node) -> (bytes, end) or None: given to reads of it in no order, if they are answered; the end of the last."},
-    {"plane_put_object", plane_put_object, METH_VARARGS,
-     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of nodes whose id was made of this number may be answered "
-     "from the object, as long as it has these."},
-    {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
-    {"plane_root_without_acl", plane_root_without_acl, METH_O, "plane_root_without_acl(valid_ns): so long it has none; 0: ask."},
-    {"plane_staged_in", plane_staged_in, METH_O, "plane_staged_in(fd): such objects lie in this directory; -1: not any more."},
-    {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python now."},
-    {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
-     "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
-     "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
-    {"plane_leaves_take", plane_leaves_take, METH_VARARGS,
-     "plane_leaves_take(directory, name) -> (id, directory, name, lookups, left_ns, seen) or None: it is Python's now."},
-    {"plane_leaves_take_id", plane_leaves_take_id, METH_O, "plane_leaves_take_id(id): the same."},
-    {"plane_leaves_unknown", plane_leaves_unknown, METH_VARARGS,
-     "plane_leaves_unknown(directory, names) -> list: those that are not leaves, or past their time."},
-    {"plane_leaves_sweep", plane_leaves_sweep, METH_VARARGS,
-     "plane_leaves_sweep(at_most) -> bytes: of a 1024th of the leaves those go that the kernel does not hold and that are "
-     "past their time or too many; the directory of each (uint64)."},
-    {"plane_leaves_figures", plane_leaves_figures, METH_NOARGS,
-     "plane_leaves_figures() -> (leaves, held, look_ups, attributes): that are there; that the kernel holds; answered since."},
-    {"plane_start", plane_start, METH_VARARGS,
-     "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
-    {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
-    {"plane_attach", plane_attach, METH_VARARGS,
-     "plane_attach(fd) -> [(handle, slot, open)]: handles are counted in this memfd (-1: in memory of our own), where an "
-     "earlier daemon has left these. Before anything is put. Raises OSError."},
-    {"plane_put", plane_put, METH_VARARGS,
-     "plane_put(node, handle, open_flags, backing_id, directory_fd, name, inode, size, ctime_ns, until_ns) -> slot: opens of "
-     "`node` are answered without Python until CLOCK_MONOTONIC is until_ns, as long as the object (directory_fd -1: none) "
-     "is as described. Raises OSError, EEXIST among others."},
-    {"plane_take", plane_take, METH_O,
-     "plane_take(node) -> (open, opened, last_ns) or None: they are answered by Python from now on; the slot stays."},
-    {"plane_put_reads", plane_put_reads, METH_VARARGS,
-     "plane_put_reads(node, object_fd, inode, size, ctime_ns): reads of `node` are answered without Python, from this "
-     "object as long as it is as described, and as far as it is in memory. Raises OSError, EEXIST among others."},
-    {"plane_take_reads", plane_take_reads, METH_O, "plane_take_reads(node) -> bool: they come to Python from now on."},
-    {"plane_served", plane_served, METH_NOARGS,
-     "plane_served() -> bytes: thread id, reads and bytes (64 bits each) of those whose reads were answered since the last "
-     "call."},
-    {"plane_count", plane_count, METH_O, "plane_count(slot) -> int: how many have its handle open."},
-    {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
-    {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},
-    {"plane_figures", plane_figures, METH_NOARGS,
-     "plane_figures() -> the figures of `PlaneFigures` in mountd/kernel/plane.py, in its order: threads that run, nodes in "
-     "the tables, and what was answered since the start."},
-    {"plane_news_fd", plane_news_fd, METH_O,
-     "plane_news_fd(kind) -> an eventfd that is readable when there is something to take: 0, opens and reads; 1, what has "
-     "become of files. It stays open. Raises OSError."},
-    {"plane_news_tell", plane_news_tell, METH_O, "plane_news_tell(kind): have whoever waits for it look."},
-    {"plane_news_heard", plane_news_heard, METH_O, "plane_news_heard(kind): all of it is taken next; what comes later is told anew."},
-    {"plane_events", plane_events, METH_NOARGS,
-     "plane_events() -> (bytes, lost): node, thread id, object and time (64 bits each) of opens that were answered, the oldest first; how many "
-     "were lost before them."},
     {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
     {"look", fastpath_look, METH_VARARGS,
      "look(directory_fd, names, device) -> (seen, plain, seconds, nanoseconds): a struct seen (see seen.h) for each of these "
@@ -373,8 +315,10 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fastpath(void) {
     PyObject *self = PyModule_Create(&module);
-    if (self && (PyModule_AddFunctions(self, plane_fetch_methods) < 0 || PyModule_AddFunctions(self, plane_leaves_methods) < 0 ||
-                 PyModule_AddFunctions(self, plane_overlay_methods) < 0 || PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
+    PyMethodDef *const more[] = {plane_methods, plane_fetch_methods, plane_leaves_methods, plane_overlay_methods};
+    for (size_t i = 0; self && i < sizeof more / sizeof *more; i++)
+        if (PyModule_AddFunctions(self, more[i]) < 0) Py_CLEAR(self);
+    if (self && (PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||
                  PyModule_AddStringConstant(self, "LIBFUSE", fuse_pkgversion()) < 0 ||
                  PyModule_AddObjectRef(self, "NAME_ONLY", PyLong_FromUnsignedLongLong(NAME_ONLY)) < 0)) {
         Py_CLEAR(self);

@@ -27,7 +27,7 @@ static PyObject *raise(int error) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
-PyObject *plane_start(PyObject *self, PyObject *args) {
+static PyObject *plane_start(PyObject *self, PyObject *args) {
     (void)self;
     int device, count, beats_fd = -1, error = 0;
     if (!PyArg_ParseTuple(args, "ii|i", &device, &count, &beats_fd)) return NULL;
@@ -40,7 +40,7 @@ PyObject *plane_start(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_attach(PyObject *self, PyObject *args) {
+static PyObject *plane_attach(PyObject *self, PyObject *args) {
     (void)self;
     int fd, error;
     if (!PyArg_ParseTuple(args, "i", &fd)) return NULL;
@@ -57,7 +57,7 @@ PyObject *plane_attach(PyObject *self, PyObject *args) {
     return found;
 }
 
-PyObject *plane_stop(PyObject *self, PyObject *noargs) {
+static PyObject *plane_stop(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     Py_BEGIN_ALLOW_THREADS
     threads_stop();
@@ -66,7 +66,7 @@ PyObject *plane_stop(PyObject *self, PyObject *noargs) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_put(PyObject *self, PyObject *args) {
+static PyObject *plane_put(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long node, handle, inode, size;
     long long ctime_ns, until_ns;
@@ -93,7 +93,7 @@ PyObject *plane_put(PyObject *self, PyObject *args) {
     return raise(error);
 }
 
-PyObject *plane_take(PyObject *self, PyObject *arg) {
+static PyObject *plane_take(PyObject *self, PyObject *arg) {
     (void)self;
     struct opens taken;
     int error;
@@ -106,7 +106,7 @@ PyObject *plane_take(PyObject *self, PyObject *arg) {
                          (long long)taken.last_ns);
 }
 
-PyObject *plane_put_reads(PyObject *self, PyObject *args) {
+static PyObject *plane_put_reads(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long node, inode, size;
     long long ctime_ns;
@@ -123,7 +123,7 @@ PyObject *plane_put_reads(PyObject *self, PyObject *args) {
     return raise(error);
 }
 
-PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
+static PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
     (void)self;
     int error;
     uint64_t node = PyLong_AsUnsignedLongLong(arg);
@@ -133,7 +133,7 @@ PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
     return PyBool_FromLong(!error);
 }
 
-PyObject *plane_progress(PyObject *self, PyObject *arg) {
+static PyObject *plane_progress(PyObject *self, PyObject *arg) {
     (void)self;
     uint64_t bytes, end, node = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -141,7 +141,7 @@ PyObject *plane_progress(PyObject *self, PyObject *arg) {
     return Py_BuildValue("(KK)", (unsigned long long)bytes, (unsigned long long)end);
 }
 
-PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
+static PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
     (void)self;
     long fd = PyLong_AsLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -149,7 +149,7 @@ PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
+static PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
     (void)self;
     long long valid_ns = PyLong_AsLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -157,7 +157,7 @@ PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_put_object(PyObject *self, PyObject *args) {
+static PyObject *plane_put_object(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long number, inode, size;
     long long ctime_ns;
@@ -168,7 +168,7 @@ PyObject *plane_put_object(PyObject *self, PyObject *args) {
     return PyBool_FromLong(!error);
 }
 
-PyObject *plane_take_object(PyObject *self, PyObject *arg) {
+static PyObject *plane_take_object(PyObject *self, PyObject *arg) {
     (void)self;
     uint64_t number = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -177,7 +177,7 @@ PyObject *plane_take_object(PyObject *self, PyObject *arg) {
     return PyBool_FromLong(!error);
 }
 
-PyObject *plane_served(PyObject *self, PyObject *noargs) {
+static PyObject *plane_served(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     static struct served found[SERVED_READERS]; /* with the GIL held */
     return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(served_take(found) * sizeof *found));
@@ -192,19 +192,19 @@ static int slot_of(PyObject *arg, uint32_t *slot) {
     return 0;
 }
 
-PyObject *plane_count(PyObject *self, PyObject *arg) {
+static PyObject *plane_count(PyObject *self, PyObject *arg) {
     (void)self;
     uint32_t slot;
     return slot_of(arg, &slot) ? PyLong_FromLongLong(counts_open(slot)) : NULL;
 }
 
-PyObject *plane_closed(PyObject *self, PyObject *arg) {
+static PyObject *plane_closed(PyObject *self, PyObject *arg) {
     (void)self;
     uint32_t slot;
     return slot_of(arg, &slot) ? PyLong_FromLongLong(counts_add(slot, -1)) : NULL;
 }
 
-PyObject *plane_free(PyObject *self, PyObject *arg) {
+static PyObject *plane_free(PyObject *self, PyObject *arg) {
     (void)self;
     uint32_t slot;
     if (!slot_of(arg, &slot)) return NULL;
@@ -221,7 +221,7 @@ static int kind_of_news(PyObject *arg, enum news *of) {
     return 0;
 }
 
-PyObject *plane_news_fd(PyObject *self, PyObject *arg) {
+static PyObject *plane_news_fd(PyObject *self, PyObject *arg) {
     (void)self;
     enum news of;
     if (!kind_of_news(arg, &of)) return NULL;
@@ -229,7 +229,7 @@ PyObject *plane_news_fd(PyObject *self, PyObject *arg) {
     return fd < 0 ? raise(errno) : PyLong_FromLong(fd);
 }
 
-PyObject *plane_news_tell(PyObject *self, PyObject *arg) {
+static PyObject *plane_news_tell(PyObject *self, PyObject *arg) {
     (void)self;
     enum news of;
     if (!kind_of_news(arg, &of)) return NULL;
@@ -237,7 +237,7 @@ PyObject *plane_news_tell(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_news_heard(PyObject *self, PyObject *arg) {
+static PyObject *plane_news_heard(PyObject *self, PyObject *arg) {
     (void)self;
     enum news of;
     if (!kind_of_news(arg, &of)) return NULL;
@@ -245,7 +245,7 @@ PyObject *plane_news_heard(PyObject *self, PyObject *arg) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_events(PyObject *self, PyObject *noargs) {
+static PyObject *plane_events(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     static struct event found[MOST_EVENTS]; /* with the GIL held */
     uint64_t lost;
@@ -253,7 +253,7 @@ PyObject *plane_events(PyObject *self, PyObject *noargs) {
     return Py_BuildValue("(y#K)", (const char *)found, (Py_ssize_t)(count * sizeof *found), (unsigned long long)lost);
 }
 
-PyObject *plane_figures(PyObject *self, PyObject *noargs) {
+static PyObject *plane_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     return Py_BuildValue("(innLLLLLLLLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
                          (long long)__atomic_load_n(&answered.cached, __ATOMIC_RELAXED),
@@ -270,3 +270,48 @@ PyObject *plane_figures(PyObject *self, PyObject *noargs) {
                          (long long)__atomic_load_n(&answered.overlay_look_ups, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.overlay_look_up_bytes, __ATOMIC_RELAXED));
 }
+
+PyMethodDef plane_methods[] = {
+    {"plane_progress", plane_progress, METH_O,
+     "plane_progress(node) -> (bytes, end) or None: given to reads of it in no order, if they are answered; the end of the last."},
+    {"plane_put_object", plane_put_object, METH_VARARGS,
+     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of nodes whose id was made of this number may be answered "
+     "from the object, as long as it has these."},
+    {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
+    {"plane_root_without_acl", plane_root_without_acl, METH_O, "plane_root_without_acl(valid_ns): so long it has none; 0: ask."},
+    {"plane_staged_in", plane_staged_in, METH_O, "plane_staged_in(fd): such objects lie in this directory; -1: not any more."},
+    {"plane_start", plane_start, METH_VARARGS,
+     "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
+    {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
+    {"plane_attach", plane_attach, METH_VARARGS,
+     "plane_attach(fd) -> [(handle, slot, open)]: handles are counted in this memfd (-1: in memory of our own), where an "
+     "earlier daemon has left these. Before anything is put. Raises OSError."},
+    {"plane_put", plane_put, METH_VARARGS,
+     "plane_put(node, handle, open_flags, backing_id, directory_fd, name, inode, size, ctime_ns, until_ns) -> slot: opens of "
+     "`node` are answered without Python until CLOCK_MONOTONIC is until_ns, as long as the object (directory_fd -1: none) "
+     "is as described. Raises OSError, EEXIST among others."},
+    {"plane_take", plane_take, METH_O,
+     "plane_take(node) -> (open, opened, last_ns) or None: they are answered by Python from now on; the slot stays."},
+    {"plane_put_reads", plane_put_reads, METH_VARARGS,
+     "plane_put_reads(node, object_fd, inode, size, ctime_ns): reads of `node` are answered without Python, from this "
+     "object as long as it is as described, and as far as it is in memory. Raises OSError, EEXIST among others."},
+    {"plane_take_reads", plane_take_reads, METH_O, "plane_take_reads(node) -> bool: they come to Python from now on."},
+    {"plane_served", plane_served, METH_NOARGS,
+     "plane_served() -> bytes: thread id, reads and bytes (64 bits each) of those whose reads were answered since the last "
+     "call."},
+    {"plane_count", plane_count, METH_O, "plane_count(slot) -> int: how many have its handle open."},
+    {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
+    {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},
+    {"plane_figures", plane_figures, METH_NOARGS,
+     "plane_figures() -> the figures of `PlaneFigures` in mountd/kernel/plane.py, in its order: threads that run, nodes in "
+     "the tables, and what was answered since the start."},
+    {"plane_news_fd", plane_news_fd, METH_O,
+     "plane_news_fd(kind) -> an eventfd that is readable when there is something to take: 0, opens and reads; 1, what has "
+     "become of files. It stays open. Raises OSError."},
+    {"plane_news_tell", plane_news_tell, METH_O, "plane_news_tell(kind): have whoever waits for it look."},
+    {"plane_news_heard", plane_news_heard, METH_O, "plane_news_heard(kind): all of it is taken next; what comes later is told anew."},
+    {"plane_events", plane_events, METH_NOARGS,
+     "plane_events() -> (bytes, lost): node, thread id, object and time (64 bits each) of opens that were answered, the oldest first; how many "
+     "were lost before them."},
+    {NULL, NULL, 0, NULL},
+};

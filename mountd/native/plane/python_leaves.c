@@ -12,7 +12,7 @@
 
 #define SWEPT_AT_MOST 4096 /* leaves of one shard: a millisecond */
 
-PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
+static PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long first, first_kept;
     if (!PyArg_ParseTuple(args, "KK", &first, &first_kept)) return NULL;
@@ -20,7 +20,7 @@ PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-PyObject *plane_leaves_end(PyObject *self, PyObject *noargs) {
+static PyObject *plane_leaves_end(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     leaves_end();
     Py_RETURN_NONE;
@@ -36,7 +36,7 @@ static int put(uint64_t directory, const char *name, Py_ssize_t size, const stru
     return error;
 }
 
-PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
+static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     long long valid_ns;
@@ -78,7 +78,7 @@ static PyObject *taken_as(const struct leaf_taken *taken) {
                          (Py_ssize_t)sizeof taken->facts.seen, (long long)open, (long long)slot);
 }
 
-PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
+static PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     const char *name;
@@ -95,7 +95,7 @@ PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
     return taken_as(&taken);
 }
 
-PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
+static PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
     (void)self;
     struct leaf_taken taken;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
@@ -110,7 +110,7 @@ PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
     return taken_as(&taken);
 }
 
-PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
+static PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     PyObject *names;
@@ -167,7 +167,7 @@ static PyObject *plane_leaves_expire(PyObject *self, PyObject *args) {
     return found;
 }
 
-PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
+static PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
     (void)self;
     static uint64_t found[SWEPT_AT_MOST]; /* with the GIL held */
     Py_ssize_t at_most;
@@ -176,7 +176,7 @@ PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
     return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(count * sizeof *found));
 }
 
-PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
+static PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     return Py_BuildValue("(nnLL)", (Py_ssize_t)leaves_count(), (Py_ssize_t)leaves_held(),
                          (long long)__atomic_load_n(&answered.look_ups, __ATOMIC_RELAXED),
@@ -184,6 +184,23 @@ PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
 }
 
 PyMethodDef plane_leaves_methods[] = {
+    {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
+     "plane_leaves_begin(first_id, first_kept_id): there are no leaves; ids from here on are theirs, and those of leaves with "
+     "the number of an object, which are made of it; 0: there are none of these."},
+    {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python now."},
+    {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
+     "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
+     "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
+    {"plane_leaves_take", plane_leaves_take, METH_VARARGS,
+     "plane_leaves_take(directory, name) -> (id, directory, name, lookups, left_ns, seen) or None: it is Python's now."},
+    {"plane_leaves_take_id", plane_leaves_take_id, METH_O, "plane_leaves_take_id(id): the same."},
+    {"plane_leaves_unknown", plane_leaves_unknown, METH_VARARGS,
+     "plane_leaves_unknown(directory, names) -> list: those that are not leaves, or past their time."},
+    {"plane_leaves_sweep", plane_leaves_sweep, METH_VARARGS,
+     "plane_leaves_sweep(at_most) -> bytes: of a 1024th of the leaves those go that the kernel does not hold and that are "
+     "past their time or too many; the directory of each (uint64)."},
+    {"plane_leaves_figures", plane_leaves_figures, METH_NOARGS,
+     "plane_leaves_figures() -> (leaves, held, look_ups, attributes): that are there; that the kernel holds; answered since."},
     {"plane_leaves_seen", plane_leaves_seen, METH_VARARGS, "plane_leaves_seen(directory, names) -> bytes: a struct seen of each; ENOENT of those that are not leaves, or past their time."},
     {"plane_leaves_expire", plane_leaves_expire, METH_VARARGS, "plane_leaves_expire(shard, directories) -> bytes: leaves in these (uint64, ascending) are past their time from now on, those"
      " of one of 1024 shards; names that the kernel holds, each behind its directory (uint64) and its length (uint8)."},
