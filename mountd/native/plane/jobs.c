@@ -349,7 +349,12 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
     return count;
 }
 
-size_t jobs_under_way(void) { return __atomic_load_n(&jobs.count, __ATOMIC_RELAXED); }
+size_t jobs_under_way(void) {
+    pthread_mutex_lock(&jobs.lock);
+    size_t count = jobs.count;
+    pthread_mutex_unlock(&jobs.lock);
+    return count;
+}
 
 void jobs_begin(size_t ahead_at_most, size_t ahead_bytes) {
     pthread_mutex_lock(&jobs.lock);
