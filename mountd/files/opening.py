@@ -1,7 +1,7 @@
 """Opening files: what an open waits for, how it is answered, and what is remembered until the close.
 
 An open asks for the version again past the time-to-live, chooses how the file will be read (`open_modes`), and has the
-bytes of a small file in the page cache before its reader asks for them (`small_opens`). `open_nowait` does so where
+bytes of a small file in the page cache before its reader asks for them (`SmallOpens`). `open_nowait` does so where
 nothing has to be waited for, `open` in any case. In stateless mode the kernel opens without asking; then a handle is
 made at the first read. Opens no path.
 """

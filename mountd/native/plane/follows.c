@@ -1,5 +1,8 @@
-/* Which threads open what they look up: policies/prefetch/followed.py, for requests that Python does not see.
+/* Which threads open what they look up: whose look-up of a new name is as good as its open, so that its file is read at once.
  *
+ * A loader worker opens each file that it looks up; `ls -l`, `find` and `os.path.exists` look up and go on. The kernel does not
+ * say what for, but a thread goes on as it has begun: each open of the file that it looked up last counts for it, each file
+ * that was left unopened counts twice against it, and from two on it is believed. A change of mind costs two files at most.
  * Two threads whose ids fall together forget each other, which costs a look-up without its fetch. A part of the pipeline,
  * see fetch.h.
  */
