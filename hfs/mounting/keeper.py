@@ -202,7 +202,7 @@ class HeldMount:
 
     def leave(self) -> bool | None:
         """Use it no more, nor does what a command has left behind. Whether it is ours to take away, since nobody else
-        uses it; nobody joins then until `close`. None: its keeper has ended, and nobody else uses it."""
+        uses it; nobody joins then until `close`. None: its keeper has ended; we use it still."""
         if not self.descriptors:
             return None
         fcntl.flock(self._for_command, fcntl.LOCK_UN)
@@ -214,6 +214,7 @@ class HeldMount:
             is_ours = self.keeper.leave()
         except (OSError, MountError):
             if not self.has_keeper():
+                fcntl.flock(self.descriptors[-1], fcntl.LOCK_SH)  # whoever goes on with it has us hold it
                 return None
             is_ours = False  # it is busy, and takes the mount away itself
         if not is_ours:

@@ -108,7 +108,8 @@ class RefreshWork:
     async def _told(self, every: Sequence[Refreshed]) -> bool:
         """False: it cannot be told. A look-up that hangs in the source holds its directory: whoever tells of a name in
         it would wait for that, and with him all others that look there."""
-        hangs = self._namespace.silence.is_on() or not await self._namespace.asking.wait_answered(_HANGS_S)
+        hangs = self._namespace.silence.is_on() or not await self._pipeline.wait_answered()
+        hangs |= not await self._namespace.asking.wait_answered(_HANGS_S)
         if hangs or self._tells_all() or any(one.is_partial for one in every):
             is_told = await self._tell_kernel(lambda connection_fd: _tell_all(connection_fd, every))
             if is_told or hangs:

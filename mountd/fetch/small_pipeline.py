@@ -120,6 +120,8 @@ class SmallPipeline:
         """By node id of the directory, since the last look at what has become of files."""
         self._counted = fetches.figures()
         self._counted_waits = fetches.reader_waits().waits
+        self._given_up = 0
+        """Names at which the source did not answer."""
         self._homeless_bytes = 1
         self._ahead_threads = 1
         self._share = 1.0
@@ -202,6 +204,15 @@ class SmallPipeline:
                 self._siblings.opened_in(directory, name, size, staged=staged)
         return True
 
+    async def wait_answered(self) -> bool:
+        """Until the source has answered for all names that are under way. False: at one of them it hangs. Where there
+        are always some, those that hang are known after a while."""
+        given_up = self._given_up
+        with trio.move_on_after(_HANGS_S + 2 * _HANGING_EVERY_S):
+            while self._fetches.figures().jobs and self._given_up == given_up:
+                await trio.sleep(_LOOK_AFTER_S)
+        return self._given_up == given_up
+
     # -- what becomes of them -----------------------------------------------------------------------------------------
 
     async def run(
@@ -251,6 +262,7 @@ class SmallPipeline:
     async def _replace_hanging(self, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
         """Who waits for a source that hangs does so with us, who keep those apart that ask for something else."""
         stuck = await run_in_thread(self._fetches.replace_hanging, _HANGS_S)
+        self._given_up += len(stuck)
         self._metrics.add("source_abandoned", len(stuck))
         for directory_id in set(stuck):
             self.lending.rest(directory_id)
