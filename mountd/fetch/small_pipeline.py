@@ -209,7 +209,7 @@ class SmallPipeline:
         are always some, those that hang are known after a while."""
         given_up = self._given_up
         with trio.move_on_after(_HANGS_S + 2 * _HANGING_EVERY_S):
-            while self._fetches.figures().jobs and self._given_up == given_up:
+            while self._fetches.figures().jobs and self._given_up == given_up:  # noqa: ASYNC110 - as seldom as a refresh
                 await trio.sleep(_LOOK_AFTER_S)
         return self._given_up == given_up
 
