@@ -37,7 +37,7 @@ _HOMELESS_SHARE = 4
 would drive out what was not read yet, and the source would give it twice (1.4 times the bytes of a data set were seen).
 The data plane takes no more either (has_place in workers.c), and begins to forget at half."""
 
-_BATCH_S = 0.01
+_BATCH_S = 0.02
 """What becomes of files in that time is heard of together: a turn of the event loop for each costs 40 us."""
 
 _LOOK_AFTER_S = 0.1
