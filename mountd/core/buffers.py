@@ -65,10 +65,6 @@ class Buffers:
         """Tasks that wait for a buffer."""
         return len(self._demand) + len(self._prefetch)
 
-    def reuse(self, size: int) -> None:
-        """Buffers of `size` whole pages are wanted again and again: keep some, as of whole chunks."""
-        self._free.setdefault(size, [])
-
     def fits_nowait(self, size: int) -> bool:
         """True if a reader could have `size` bytes without waiting."""
         return self._fits(size, urgent=True)

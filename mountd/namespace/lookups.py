@@ -157,18 +157,6 @@ class Lookups:
     def _are_remembered(self, parent: Node, names: Sequence[bytes]) -> bool:
         return all(self._names.remembered(parent, name) is not None for name in names)
 
-    def found(self, parent: Node, name: bytes, attributes: Attributes, asked_s: float) -> Node | None:
-        """`name` was opened at the source, not before `asked_s`, and was this. None if something newer may be known."""
-        if asked_s <= self._asking.voided_s:
-            dentry = self._names.known_nowait(parent, name)
-            return dentry.node if dentry is not None else None
-        known = self._names.remembered(parent, name)
-        is_news = known is None or known.expires_s < self._tree.expires_s(asked_s)
-        if is_news and not self._asking.is_coming(parent, name):
-            return self._tree.seen(parent, name, attributes).node
-        dentry = self._names.known_nowait(parent, name)
-        return dentry.node if dentry is not None else None
-
     async def resolve(self, path: bytes) -> Node:
         """The node at `path`, relative to the root. Raises SourceError(ENOENT), or ENOTDIR on the way."""
         if b"\0" in path:

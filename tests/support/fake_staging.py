@@ -48,7 +48,6 @@ class FakeStaging:
         self.pins = 0
         self.pinned: set[int] = set()
         self.all_in_memory = True
-        self.put_paths: set[bytes] = set()
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()
@@ -123,7 +122,6 @@ class FakeStaging:
         if len(data) > self.room_bytes:
             return False
         self.room_bytes -= len(data)
-        self.put_paths.add(file.path)
         if file.object_id is None:
             file.object_id = next(self._numbers)
         self.queue.append((file, index, data, on_done))

@@ -229,21 +229,16 @@ static PyObject *plane_news_fd(PyObject *self, PyObject *arg) {
     return fd < 0 ? raise(errno) : PyLong_FromLong(fd);
 }
 
-static PyObject *plane_news_tell(PyObject *self, PyObject *arg) {
-    (void)self;
+static PyObject *with_news(PyObject *arg, void (*act)(enum news)) {
     enum news of;
     if (!kind_of_news(arg, &of)) return NULL;
-    news_tell(of);
+    act(of);
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_news_heard(PyObject *self, PyObject *arg) {
-    (void)self;
-    enum news of;
-    if (!kind_of_news(arg, &of)) return NULL;
-    news_heard(of);
-    Py_RETURN_NONE;
-}
+static PyObject *plane_news_tell(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_tell); }
+
+static PyObject *plane_news_heard(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_heard); }
 
 static PyObject *plane_events(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;

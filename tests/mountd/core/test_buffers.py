@@ -140,9 +140,8 @@ async def _take(buffers: Buffers) -> None:
     await buffers.take(CHUNK, urgent=True)
 
 
-async def test_buffers_of_a_size_that_is_reused_come_back() -> None:
-    buffers = Buffers(64 * CHUNK, 16 * CHUNK)
-    buffers.reuse(CHUNK)
+async def test_buffers_of_a_chunk_come_back() -> None:
+    buffers = Buffers(64 * CHUNK, CHUNK)
     first = await buffers.take(CHUNK, urgent=False)
     first[:4] = b"once"
     del first

@@ -143,12 +143,6 @@ async def test_an_answer_on_its_way_is_asked_for_again() -> None:
     (node,) = found
     assert node is not None
     assert node.attributes.size == 70
-    before = namespace.names.known_nowait(d, b"b")
-    assert before is None
-    asked_s = trio.current_time()
-    await trio.sleep(1)
-    await refresh(namespace, b"d")
-    assert namespace.lookups.found(d, b"b", source.tree[b"d/b"], asked_s) is None
 
 
 async def test_what_leaves_are_is_told_without_making_nodes_of_them() -> None:
