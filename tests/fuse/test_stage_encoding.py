@@ -200,3 +200,21 @@ def test_the_configuration_shows_it(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *AUTO)
     assert status(hfs)["config"]["stage-encoding"] == {"value": "auto", "origin": "command line"}
     assert json.dumps(status(hfs)["counters"]["staging_encoded_chunks"])
+
+
+def test_small_files_that_nobody_has_read_are_kept_encoded(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    """The data plane reads them, and gives their bytes to who encodes them."""
+    pytest.importorskip("numcodecs")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    draw = np.random.default_rng(6)
+    for number in range(24):
+        np.save(folder / f"{number}.npy", draw.poisson(2, 10_000 + number).astype(np.int16))
+    hfs = hfs_mount(folder, *AUTO, "-o", "siblings=0", cache_size=str(data_bytes(folder) * 45 // 100))
+    for _ in range(2):
+        for path in files(folder):
+            drop_pages(hfs.path / path.name)
+            assert (hfs.path / path.name).read_bytes() == path.read_bytes()
+    limit = time.monotonic() + COMMAND_LIMIT_S
+    while status(hfs)["staged"]["files"] < 8:  # all that there is room for, in whole blocks
+        assert time.monotonic() < limit, status(hfs)["staged"]
