@@ -18,9 +18,8 @@ MAX_LINES = 500
 
 # The rooms of mountd. A file imports rooms of lower rank only; rooms of one rank do not know each other.
 RANKS = {
-    "base": 0,
+    "core": 0,
     "wire": 1,
-    "core": 1,
     "native": 1,
     "ledger": 2,
     "kernel": 2,
@@ -38,13 +37,12 @@ RANKS = {
 }
 # Rooms within a room, lowest first; the room itself comes last. Nobody else imports them.
 INNER = {
-    "core": ("config",),
     "cache": ("index", "objects"),
     "namespace": ("journal", "nodes"),
     "fetch": ("chunks",),
 }
 # Rooms whose modules are public. Of all others only what their `__init__` names.
-OPEN_ROOMS = {"base", "wire", "core", "native"}
+OPEN_ROOMS = {"core", "wire", "native"}
 # The parent of all daemons: it imports no room, and only `daemon` knows it.
 APART = "supervisor"
 
@@ -144,7 +142,7 @@ ATTRIBUTE_RIGHTS = {
 
 # Who may look at the errno of an exception that was caught. To raise one with an errno is everybody's right.
 ERRNO_RIGHTS = (
-    "mountd/base/errors.py",  # the table
+    "mountd/core/errors.py",  # the table
     # These make system calls and tell one OSError from another:
     "mountd/core/open_files.py",
     "mountd/source/*",
@@ -295,7 +293,7 @@ def breaches(file: str, text: str) -> list[str]:
         if isinstance(node, ast.TryStar):
             for statement in (inner for handler in node.handlers for inner in ast.walk(handler)):
                 if isinstance(statement, ast.Raise):
-                    breach(statement, "raise inside except*, a group up to Python 3.11.3: see mountd/base/errors.py")
+                    breach(statement, "raise inside except*, a group up to Python 3.11.3: see mountd/core/errors.py")
 
     if package == "mountd" and file not in LOOSE_TASK_RIGHTS and "start_soon" in text:
         for call in loose_tasks(tree):
@@ -328,7 +326,7 @@ def breaches(file: str, text: str) -> list[str]:
             and isinstance(node.ctx, ast.Load)
             and not matches(file, ERRNO_RIGHTS)
         ):
-            breach(node, "may not look at the errno of an exception: catch what mountd/base/errors.py calls it")
+            breach(node, "may not look at the errno of an exception: catch what mountd/core/errors.py calls it")
         if not path_right and isinstance(node, ast.Call):
             last = getattr(node.func, "id", getattr(node.func, "attr", ""))
             if last in {"open", "Path"} and (called := ast.unparse(node.func)) in {"open", "Path", "pathlib.Path"}:
@@ -465,7 +463,7 @@ def room_breaches(file: str, imported: str) -> Iterator[str]:
         yield f"{there if there not in RANKS else here} is no room: give it a rank in tests/layers.py"
     elif here == there:
         order = (*INNER.get(here, ()), "")
-        target = rest[0] if rest and rest[0] in order else ""
+        target, inner = (name if name in order else "" for name in (rest[0] if rest else "", inner))
         if order.index(target) > order.index(inner):
             yield f"{here}.{inner} may not import {here}.{target}" if target else f"{inner} may not import its {here}"
     else:

@@ -14,8 +14,8 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.mount_options import load_config
-from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.printable import printable
 from hfs.mountd.ledger import Listed
 from hfs.mounting.cache_root import cache_root, held
 

@@ -9,7 +9,7 @@ import click
 
 from hfs.cli.exit_codes import DONE, PARTLY
 from hfs.cli.shared import MountTarget, complain
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.printable import printable
 from hfs.mountd.wire.protocol import Progress, Rows
 
 

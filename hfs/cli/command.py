@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from hfs.cli import streams
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

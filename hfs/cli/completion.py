@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from hfs.cli.command import Command
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 
 
 @click.command(cls=Command, examples=['eval "$(hfs completion bash)"', "hfs completion fish | source"])

@@ -9,8 +9,8 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.mount_options import load_config, mount_flags
-from hfs.mountd.base.printable import printable
 from hfs.mountd.core.config import KEYS, describe
+from hfs.mountd.core.printable import printable
 
 
 @click.command(cls=Command, examples=["hfs config", "hfs config --json"])

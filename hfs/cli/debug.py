@@ -10,7 +10,7 @@ import click
 from hfs.cli.command import CommandGroup
 from hfs.cli.mount_options import load_config
 from hfs.cli.shared import complete_mounts
-from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mounting import mountinfo
 
 _NO_OPTIONS = {"options": (), "config_file": None, "verbose": False}

@@ -13,8 +13,8 @@ from hfs.cli.reporting import under_bar
 from hfs.codecs.codec import WantedOutput
 from hfs.codecs.converting import Outcome, decode_file, in_processes
 from hfs.codecs.dataset import SUFFIX
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.key import parse_size
+from hfs.mountd.core.errors import ConfigError
 
 
 @click.command(cls=Command, examples=["hfs decode /lustre/cosmoflow-encoded /scratch/cosmoflow"])

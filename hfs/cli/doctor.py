@@ -12,8 +12,8 @@ from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
 from hfs.cli.mount_options import load_config
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
 from hfs.doctor.check_result import fault
-from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.printable import printable
 
 _CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}
 _COLORS = {Level.GOOD: "green", Level.NOTE: None, Level.LIMIT: "yellow", Level.FAULT: "red"}

@@ -19,8 +19,8 @@ from hfs.codecs.converting import Outcome, encode_sample, in_processes
 from hfs.codecs.dataset import SUFFIX
 from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
-from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.printable import printable
 
 _Item = TypeVar("_Item")
 

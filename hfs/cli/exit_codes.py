@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hfs.client.control_socket import Refused
-from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.errors import ConfigError, HfsError
 
 DONE = 0
 FAILED = 1

@@ -8,7 +8,7 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.shared import complain, hold
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mounting import mountinfo
 from hfs.mounting.given import SOCKET_ENDS
 from hfs.mounting.offering import MountOffer, check, give_connections

@@ -5,7 +5,7 @@ Imports nothing that draws tables, since `hfs status` must answer at once.
 
 from __future__ import annotations
 
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.printable import printable
 
 _NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}
 

@@ -25,7 +25,7 @@ from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mou
 from hfs.client.control_socket import DaemonSilent
 from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, traced, waits_of
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.hints import encode_layout, layout_digest
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Join

@@ -14,7 +14,7 @@ import hfs
 from hfs.cli.command import Command, first_sentence
 from hfs.cli.exit_codes import TABLE, Meaning
 from hfs.cli.figures import count
-from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.errors import ConfigError, MountError
 
 _COLUMNS = {"hfs doctor": "doctor", "hfs run": "run", "mount.fuse.hfs": "helper"}
 """The column of the exit codes for programs that have one of their own."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfs.cli.shared import complain, target_of
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.key import address_of
+from hfs.mountd.core.errors import HfsError
 
 
 def tell_what_is_missing(config: Config, mountpoint: str) -> None:

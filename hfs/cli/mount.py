@@ -15,8 +15,8 @@ from hfs.cli.command import Command, Stopped
 from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.shared import complain, hold, target_of
-from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mounting import jobs, joining, keeper, mountinfo, mounting, taking_away, view
 from hfs.mounting.given import is_given, take_if_given
 from hfs.mounting.preflight import check_mountpoint, check_places

@@ -15,7 +15,7 @@ import click
 import hfs
 from hfs.cli import streams
 from hfs.cli.command import Command
-from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.errors import ConfigError, HfsError
 
 DONE, GIVEN, SYSTEM, FAILED = 0, 1, 2, 32
 """mount(8), section EXIT STATUS."""

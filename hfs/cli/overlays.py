@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfs.cli.shared import complain
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.supervisor.table import overlay_lies_at
 
 _MISSING = "none: they need --immutable, a cache on disk, and a source of which nothing is asked as the user who reads"

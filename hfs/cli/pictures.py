@@ -6,7 +6,7 @@ import importlib.util
 import os
 from typing import Any
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 
 
 def check(file: str) -> None:

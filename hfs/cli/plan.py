@@ -12,8 +12,8 @@ import click
 
 from hfs.cli.command import Command
 from hfs.cli.shared import complain
-from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.core.config.key import parse_size
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
 

@@ -17,7 +17,7 @@ import msgspec
 
 from hfs.cli.command import Stopped
 from hfs.cli.shared import complain
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.printable import printable
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from hfs.cli.metrics import tell_what_is_missing
 from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
 from hfs.cli.shared import complain, complain_of, hold
 from hfs.client.client import Client, find_socket
-from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.socket_places import mountpoint_of
 from hfs.mounting import command as commands
 from hfs.mounting import jobs, mountinfo, mounting, taking_away

@@ -18,8 +18,8 @@ import click
 
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
-from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.printable import printable
 from hfs.mounting import mountinfo
 
 if TYPE_CHECKING:

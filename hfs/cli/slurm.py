@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from hfs.cli.command import CommandGroup
-from hfs.mountd.base.errors import ConfigError
-from hfs.mountd.base.printable import printable
 from hfs.mountd.core.config.key import parse_size
+from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.printable import printable
 from hfs.slurm import printed
 
 _DEFAULT_CONFIG = "/etc/hfs/slurm.toml"

@@ -17,8 +17,8 @@ from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_o
 from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.client.given_mounts import ServedMount
-from hfs.mountd.base.errors import HfsError, MountError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import HfsError, MountError
+from hfs.mountd.core.printable import printable
 from hfs.mounting import mountinfo, probe
 from hfs.mounting.mountinfo import Mount
 

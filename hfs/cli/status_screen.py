@@ -12,7 +12,7 @@ from typing import Any
 from hfs.cli.figures import count, duration, size
 from hfs.cli.overlays import is_in_force
 from hfs.cli.situation import in_memory, of_learner, situation_of
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.printable import printable
 from hfs.policies.diagnosis.causes import found, nothing, waits_for
 
 MOST_LINES = 40

@@ -11,8 +11,8 @@ from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.mount_options import load_config
 from hfs.cli.shared import complain
-from hfs.mountd.base.errors import ConfigError, HfsError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import ConfigError, HfsError
+from hfs.mountd.core.printable import printable
 from hfs.mounting.time_for_others import TimeForOthers
 from hfs.sweeping import Swept
 

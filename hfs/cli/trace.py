@@ -13,8 +13,8 @@ from hfs.cli import CommandGroup
 from hfs.cli.figures import count, duration, size
 from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.key import parse_duration, parse_size
+from hfs.mountd.core.errors import ConfigError
 from hfs.planning.measuring import NotMeasured, file_rate, look_through
 from hfs.planning.planning import Given, rate_of
 from hfs.planning.recorded import Recorded, load, recorded

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfs.cli.pictures import new_figure, save
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 
 
 class NoPlot(HfsError):

@@ -9,7 +9,7 @@ import click
 from hfs.cli.command import Command
 from hfs.cli.shared import complain, complain_of, complete_mounts
 from hfs.client import given_mounts
-from hfs.mountd.base.errors import ConfigError, MountError
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mounting import jobs, mountinfo, mounting
 from hfs.mounting.given import why_not_ours
 

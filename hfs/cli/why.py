@@ -11,7 +11,7 @@ from hfs.cli.exit_codes import DONE
 from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
 from hfs.cli.situation import situation_of
 from hfs.client.client import Client
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.printable import printable
 from hfs.policies.diagnosis.causes import WORTH, found, nothing
 
 

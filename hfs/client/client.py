@@ -18,8 +18,8 @@ from typing import Any
 
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonEnded, DaemonSilent, Refused
 from hfs.client.told import Nonsense, ToldCounts, ToldEstimate, ToldLooks, ToldNodes, ToldStatus, check
-from hfs.mountd.base.printable import printable
 from hfs.mountd.core import socket_places
+from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.wire.protocol import (
     Check,

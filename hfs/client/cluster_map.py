@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hfs.client.client import Client, find_socket
 from hfs.layouts.layout import Layout
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.wire.layout import ranges
 from hfs.mounting import mountinfo
 from hfs.policies.cluster.placement import Nodes, Placement, keys, owners

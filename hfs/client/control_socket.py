@@ -17,9 +17,9 @@ import termios
 import time
 from typing import NamedTuple
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.printable import printable
 from hfs.mountd.core import path_steps
+from hfs.mountd.core.errors import HfsError
+from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 from hfs.mounting import mountinfo, probe

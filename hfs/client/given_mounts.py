@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hfs.client.client import Client, known_sockets
 from hfs.client.control_socket import DaemonSilent
-from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.mounting import mountinfo
 
 if TYPE_CHECKING:

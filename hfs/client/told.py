@@ -12,8 +12,8 @@ from typing import Any, NotRequired, Required, TypedDict
 
 import msgspec
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.printable import printable
+from hfs.mountd.core.errors import HfsError
+from hfs.mountd.core.printable import printable
 
 _DEEPEST = 12
 _MOST_VALUES = 1_000_000

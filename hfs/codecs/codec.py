@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 
 Array: TypeAlias = npt.NDArray[Any]
 Buffer: TypeAlias = Any

@@ -24,8 +24,8 @@ from hfs.doctor.libfuse import load
 from hfs.doctor.limits import room_for_processes
 from hfs.doctor.masking import Masks
 from hfs.doctor.surroundings import Surroundings
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.config import KEYS
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.memory import available_bytes, groups_of
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount

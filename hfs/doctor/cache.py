@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from hfs.doctor.check_result import CheckResult, Level, fault, good, limit
 from hfs.doctor.surroundings import Surroundings
-from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.mountd.ledger import CacheRoot, caches_below, has_ledger
 from hfs.mounting import mountinfo, probe
 

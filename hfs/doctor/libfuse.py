@@ -15,7 +15,7 @@ from typing import Any
 from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.fuse import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mounting import daemon_part, own_process
 
 _LOAD_S = 60.0

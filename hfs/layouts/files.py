@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hfs.layouts.layout import Layout
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mounting import mountinfo
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]

@@ -23,7 +23,7 @@ from hfs.layouts.layout import Layout
 from hfs.layouts.lmdb_pages import Database, Environment, PageNodes
 from hfs.layouts.reading import SourceFile, opened
 from hfs.layouts.shards import Shard, layout_of
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _Ints = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from hfs.layouts.format import DATASET, Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.shards import Shard, layout_of, shards_of
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _MAX_HEADER_BYTES = 65536

@@ -16,7 +16,7 @@ import numpy as np
 from hfs.layouts.format import HEAD_BYTES, Format, said
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import opened
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
 _MODULES = ("hdf5", "lmdb", "tar", "tfrecord", "npy", "parquet", "tree")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hfs.client.client import Client
-from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.ledger import CacheRoot, Listed, has_ledger
 
 _LIMIT_S = 2.0

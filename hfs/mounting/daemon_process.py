@@ -21,9 +21,9 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from hfs.mountd.base.errors import ConfigError, HfsError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.loading import undump
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.mountd.wire.handover import Handover, descriptors_of, handed_over
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.supervisor.given import device_of, why_none
 from hfs.mounting import mountinfo

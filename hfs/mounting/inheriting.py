@@ -18,8 +18,8 @@ import socket
 from collections.abc import Iterator
 
 from hfs.client.client import known_sockets
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.ledger import CacheRoot
 from hfs.mounting import joining, keeper, mountinfo, mounting, processes

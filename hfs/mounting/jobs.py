@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mounting import keeper, mounting, processes
 
 ASK_S = 20.0

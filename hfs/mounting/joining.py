@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import KEYS, Config
 from hfs.mountd.core.config.config import TOLD
 from hfs.mountd.core.config.loading import dump
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.ledger import CacheRoot, has_ledger
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.keeper import FoundKeeper

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfs.client.told import ToldByKeeper, check, decode_json
-from hfs.mountd.base.errors import HfsError, MountError
-from hfs.mountd.base.printable import printable
 from hfs.mountd.core import socket_places
+from hfs.mountd.core.errors import HfsError, MountError
+from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mounting import mountinfo, processes
 

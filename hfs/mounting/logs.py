@@ -21,11 +21,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.printable import printable
 from hfs.mountd.core import path_steps
 from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import HfsError
+from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_places import prefix_of
 
 log = logging.getLogger(__name__)

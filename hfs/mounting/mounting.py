@@ -26,9 +26,9 @@ import msgspec
 from hfs.client import given_mounts
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
 from hfs.client.control_socket import Address, DaemonSilent
-from hfs.mountd.base.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.loading import dump
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.socket_places import KEEPER, new_path
 from hfs.mounting import keeper, logs, mountinfo, own_process, probe, processes
 from hfs.mounting.given import GivenMount, why_not_ours

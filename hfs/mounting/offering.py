@@ -21,7 +21,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hfs.mountd.base.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.supervisor.connection import Connection, MountRefused
 from hfs.mounting import mountinfo

@@ -15,8 +15,8 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.errors import CacheInUse, ConfigError, HfsError, MountError, ungrouped
 from hfs.mountd.cache import Cache, CacheSettings, open_cache
+from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError, MountError, ungrouped
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import Hold, caches_below
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows

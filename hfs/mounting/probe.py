@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 
 PROBE_S = 10.0
 """A busy metadata server answers a stat within a second or two; ten without an answer is no answer."""

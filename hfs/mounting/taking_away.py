@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from hfs.client.client import SOCKET_XATTR
-from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mountd.supervisor import overlay, table
 from hfs.mountd.supervisor.unmounting import unmounted
 from hfs.mounting import keeper, mountinfo, probe, processes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mounting import joining, keeper, mounting, processes, taking_away
 from hfs.mounting.inheriting import Lost, inherit
 from hfs.mounting.keeper import HeldMount

@@ -15,7 +15,7 @@ import errno
 import os
 import socket
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mountd.supervisor.generations import Generations

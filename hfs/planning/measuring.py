@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 
 LIMIT_S = 5.0
 """Longer than the bursts that caches of disks and servers take; three measurements are then a quarter of a minute."""

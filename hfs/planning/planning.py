@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.key import parse_size
+from hfs.mountd.core.errors import ConfigError
 from hfs.policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
 
 Origin = Literal["given", "measured", "recorded", "assumed"]

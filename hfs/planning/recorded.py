@@ -16,7 +16,7 @@ import numpy.typing as npt
 import xxhash
 
 from hfs.layouts.trace import Trace
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError, ranges
 from hfs.policies.cluster.placement import keys
 from hfs.policies.simulation.pieces import Epoch, Pieces

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.key import parse_count, parse_duration, parse_size
+from hfs.mountd.core.errors import ConfigError
 from hfs.planning.planning import Given
 from hfs.planning.recorded import Recorded, later_epochs
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, grant_bytes, object_overhead_bytes

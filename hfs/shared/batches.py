@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from hfs.layouts.layout import Layout
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.policies.ring import part
 from hfs.shared.batch import Batch
 from hfs.shared.node_ranks import NodeRanks, NodeWindow

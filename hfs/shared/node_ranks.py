@@ -11,7 +11,7 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.shared.reader import portable
 from hfs.shared.window import Window, control_bytes
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.policies.ring import Ring, part
 from hfs.shared.samples import SamplePiece, Samples
 from hfs.shared.window import ENTRIES, RankLost, State, Window, WindowEntry, WindowKind

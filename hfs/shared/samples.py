@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hfs.layouts.layout import Layout
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 from hfs.policies.ring import part
 

@@ -29,7 +29,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
 
 ENTRIES = 1024

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from hfs.mountd.base.errors import HfsError, MountError
+from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mounting import jobs, keeper, mountinfo, mounting
 from hfs.mounting.keeper import FoundKeeper
 from hfs.mounting.time_for_others import TimeForOthers

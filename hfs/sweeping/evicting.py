@@ -13,8 +13,8 @@ import tempfile
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import CacheSettings, open_cache
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mounting import offline
 

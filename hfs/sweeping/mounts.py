@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mounting import mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.time_for_others import TimeForOthers

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.training.drawing_alone import Disturbs, DrawingAlone
 from hfs.training.sampler_order import IndexOf, Indices, as_array, indices_of
 

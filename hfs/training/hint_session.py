@@ -19,7 +19,7 @@ from hfs.client.client import Client, find_socket
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.layouts.files import OutsideRoot, Path, names_in_steps
 from hfs.layouts.layout import Layout
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.wire.hints import Waited, encode_layout_pieces, new_layout_digest
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Join

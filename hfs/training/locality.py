@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hfs.client.cluster_map import ClusterMap
 from hfs.layouts.files import Path, check_samples, files_layout
 from hfs.layouts.layout import Layout
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.policies.cluster.locality import node_epoch
 from hfs.training.launcher import nodes_of_ranks
 

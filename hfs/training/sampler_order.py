@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 IndexOf: TypeAlias = Callable[[Any], Any]

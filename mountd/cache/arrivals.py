@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.evictor import Admission
 from hfs.mountd.cache.files import StagedFileTable
@@ -25,6 +24,7 @@ from hfs.mountd.cache.objects.codec import RAW
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
 
 _NUMBERS = 4096

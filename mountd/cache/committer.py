@@ -16,7 +16,6 @@ from math import inf
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import Committed, IndexFailed
 from hfs.mountd.cache.known_objects import KnownObjects
@@ -29,6 +28,7 @@ from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.rows import Pins
 from hfs.mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 from hfs.mountd.core.background import note_fault
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
 
 _GROUP_CHUNKS = 16_384

@@ -18,7 +18,6 @@ from contextlib import aclosing
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import Index, IndexFailed, StagedRow
@@ -30,6 +29,7 @@ from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.reclaimer import Reclaimer, remove_objects, sync_names
 from hfs.mountd.cache.rows import Pins, pages_of
 from hfs.mountd.cache.told_objects import SHOWN_S, Leaver
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.geometry import chunk_count, chunk_extent
 

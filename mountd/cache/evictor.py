@@ -13,7 +13,6 @@ from math import inf
 
 import trio
 
-from hfs.mountd.base.errors import NotTaken
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
@@ -23,6 +22,7 @@ from hfs.mountd.cache.objects.file import StagedFile, recall
 from hfs.mountd.cache.reclaimer import Reclaimer
 from hfs.mountd.cache.rows import RowUpdates
 from hfs.mountd.cache.told_objects import LATE_S
+from hfs.mountd.core.errors import NotTaken
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 from hfs.policies.cache.eviction import (
     FRUITLESS_S,

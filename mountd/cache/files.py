@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import ChunkRow, Index, IndexFailed, StagedRow
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import RAW
@@ -23,6 +22,7 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.rows import RowUpdates
 from hfs.mountd.core.background import note_fault
+from hfs.mountd.core.version import Version
 
 
 class DoomedRows:

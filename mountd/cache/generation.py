@@ -30,9 +30,9 @@ from typing import NamedTuple, TypeVar, cast
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache.objects.context import Health, Threads
 from hfs.mountd.cache.objects.disk import Disk
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.cache_directory import OVERLAYS
 from hfs.mountd.core.flight import SingleFlight
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache.objects.context import Room, RunInThread
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.ledger import Claims, Listed, Registration, Taken
 from hfs.policies.cache.sharing import fair_bytes, givers, kept_bytes, step_bytes
 

@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple, TypeVar
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
 from hfs.mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet
 from hfs.mountd.cache.verifying import ObjectsAhead
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
 
 AttributesWanted = Literal["kept", "forgotten", "left"]
 
@@ -45,7 +45,7 @@ class KeptPage(NamedTuple):
 
     names: list[bytes]
     seen: bytes
-    """What was seen of each; see `base.seen`."""
+    """What was seen of each; see `core.seen`."""
     objects: list[int]
     """The number of what is staged of each."""
     last_name: bytes
@@ -75,7 +75,7 @@ class SeenObject(NamedTuple):
     directory: Attributes
     name: bytes
     seen: bytes
-    """As in `base.seen`, of a file that is plain, on the file system of its directory."""
+    """As in `core.seen`, of a file that is plain, on the file system of its directory."""
 
 
 class KeptAttributes:

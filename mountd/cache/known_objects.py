@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Committed, IndexFailed, StagedRow, Stamp
 from hfs.mountd.cache.objects.context import CacheContext
+from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import KnownObject
 from hfs.policies.cache.admission import object_overhead_bytes
 

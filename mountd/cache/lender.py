@@ -14,8 +14,6 @@ import errno
 from collections.abc import Callable
 from typing import TypeVar
 
-from hfs.mountd.base.errors import StagingError
-from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects.changes import ReclaimQueue, is_ours, stamp_of
 from hfs.mountd.cache.objects.context import CacheContext
@@ -24,6 +22,8 @@ from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import Damaged
 from hfs.mountd.cache.objects.reads import OUR_LIMITS, Changed, lend_object, lend_opened
 from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.core.errors import StagingError
+from hfs.mountd.core.printable import shown_path
 from hfs.policies.geometry import Extent, chunk_range
 
 Value = TypeVar("Value")

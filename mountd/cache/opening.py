@@ -21,7 +21,6 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, MountError
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
@@ -40,6 +39,7 @@ from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
+from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers

@@ -22,7 +22,6 @@ from functools import partial
 import trio
 import xxhash
 
-from hfs.mountd.base.errors import HfsError, StagingError
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.lender import Findings
 from hfs.mountd.cache.objects.changes import stamp_of
@@ -33,6 +32,7 @@ from hfs.mountd.cache.objects.reads import WantedRead, read_ahead, read_object, 
 from hfs.mountd.cache.verifying import VerifyingAhead
 from hfs.mountd.core.background import note_fault
 from hfs.mountd.core.byte_lru import ByteLRU
+from hfs.mountd.core.errors import HfsError, StagingError
 from hfs.mountd.core.flight import SingleFlight
 from hfs.policies.geometry import Extent, chunk_range, split
 

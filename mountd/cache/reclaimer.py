@@ -16,7 +16,6 @@ from math import inf
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.files import DoomedRows, StagedFileTable
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.objects.changes import Change, ReclaimQueue, Repair
@@ -27,6 +26,7 @@ from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.rows import Pins, RowUpdates
 from hfs.mountd.cache.told_objects import Leaver, ToldObjects
 from hfs.mountd.core.background import guarded
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 
 _FORGOTTEN_AT_ONCE = 2048

@@ -16,12 +16,12 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Committed, IndexFailed, StagedRow, Stamp
 from hfs.mountd.cache.objects.changes import stamp_to_keep
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet, StampsByNumber
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.cache.eviction import USES_FLUSHED_EVERY_S
 

@@ -23,7 +23,6 @@ from typing import Literal
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import ChunkRow, Index, IndexFailed, ScrubRow, StagedRow, Stamp
@@ -32,6 +31,7 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.reads import Looked, look_at
 from hfs.mountd.cache.rows import RowUpdates, pages_of
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.geometry import chunk_extent
 

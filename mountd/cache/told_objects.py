@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.generation import Generation, Makers, OverlaysFound
 from hfs.mountd.cache.objects.numbers import StampsByNumber
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import XattrAnswers
 
 if TYPE_CHECKING:

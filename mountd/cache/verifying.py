@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache.index import IndexFailed, StagedRow
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.reads import right_objects
 from hfs.mountd.core.background import guarded
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.kernel import DataPlane
 from hfs.policies.geometry import Extent
 

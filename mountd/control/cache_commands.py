@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, StagingError, VersionChanged
 from hfs.mountd.cache import Cache, CheckedFile, StagedRow, is_open
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.estimate import WarmEstimate
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm import Warming
+from hfs.mountd.core.errors import HfsError, StagingError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Fetcher
 from hfs.mountd.namespace import Namespace

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import trio
 
-from hfs.mountd.base.errors import ConfigError, HfsError, sole
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.cache_commands import CacheCommands
 from hfs.mountd.control.connection import ClientGone, ControlConnection, Report
@@ -28,6 +27,7 @@ from hfs.mountd.control.requester import Requester, requester_of, requester_thro
 from hfs.mountd.control.tunnels import Tunnels
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import ConfigError, HfsError, sole
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.files import Recorder

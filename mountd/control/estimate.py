@@ -12,15 +12,15 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError, StagingError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.fitting import Fitting
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm import WarmRates
 from hfs.mountd.control.warm_nodes import TOO_LARGE
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import HfsError, StagingError
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import Owners, SparseFiles
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.wire.protocol import Result

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import trio
 
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.core.open_files import OpenFiles, is_refusal
 from hfs.mountd.core.socket_peer import socket_peer
 

@@ -11,9 +11,9 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 
-from hfs.mountd.base.errors import HfsError, NotTaken, StagingError
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.core.errors import HfsError, NotTaken, StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Fetcher, Owners
 from hfs.mountd.namespace import Node

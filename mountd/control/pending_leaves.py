@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.pending_files import PendingFiles
 from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.fetch import Place, Staged
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 

@@ -5,7 +5,7 @@ Plain counting, no I/O; faults are named up to a bound and handed out once.
 
 from __future__ import annotations
 
-from hfs.mountd.base.errors import HfsError, NotTaken, StagingError
+from hfs.mountd.core.errors import HfsError, NotTaken, StagingError
 from hfs.mountd.wire.protocol import PathFault, Progress, Result
 
 _MAX_FAULTS = 1000

@@ -15,12 +15,12 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, StagedRow
 from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import HfsError, SourceError, SourceTimeout
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import SmallPipeline
 from hfs.mountd.kernel import expire_names, forget_all_names, forget_attributes
 from hfs.mountd.namespace import LeadsOut, NamesNothing, Namespace, Node, Refreshed, Refreshing

@@ -19,7 +19,6 @@ from functools import partial
 import msgspec
 import trio
 
-from hfs.mountd.base.errors import HfsError, SourceError
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.fitting import Fitting, RoomWanted
@@ -27,6 +26,7 @@ from hfs.mountd.control.pending_files import PendingFiles
 from hfs.mountd.control.pending_leaves import PendingLeaves
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm_nodes import NodeStaging, WarmFetches
+from hfs.mountd.core.errors import HfsError, SourceError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Place
 from hfs.mountd.kernel import let_go_of_staged_bytes

@@ -20,7 +20,7 @@ from typing import TypeVarTuple
 
 import trio
 
-from hfs.mountd.base.errors import sole
+from hfs.mountd.core.errors import sole
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from itertools import count
 import numpy as np
 import trio
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 
 PAGE_BYTES = mmap.PAGESIZE
 _OVERDUE_S = 10.0

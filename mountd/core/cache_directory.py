@@ -31,8 +31,8 @@ import time
 from types import TracebackType
 from typing import Self
 
-from hfs.mountd.base.errors import CacheInUse, ConfigError
 from hfs.mountd.core.cache_path import walk
+from hfs.mountd.core.errors import CacheInUse, ConfigError
 from hfs.mountd.core.path_steps import open_name, open_step, stat_name
 
 LOGS = "logs"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.core.path_steps import open_step
 
 _ANYTHING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import trio
 
-from hfs.mountd.base.errors import SourceError
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import SourceError
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

@@ -23,8 +23,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
-from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
 from hfs.mountd.core.path_steps import open_step
+
+MAX_SOCKET_PATH_BYTES = 107
+"""sun_path of unix(7) holds 108 bytes with the ending zero."""
 
 DAEMON, KEEPER = ".sock", ".keeper"
 """How the names of sockets end."""

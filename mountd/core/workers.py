@@ -32,8 +32,8 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.background import call_guarded, start_for_life
+from hfs.mountd.core.errors import MountError
 
 Value = TypeVar("Value")
 

@@ -15,9 +15,9 @@ from functools import partial
 
 import msgspec
 
-from hfs.mountd.base.errors import CacheInUse, MountError
 from hfs.mountd.cache import Grants, evict_idle
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import CacheInUse, MountError
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.ledger import Board, CacheRoot, NeighbourWaits, Registration, ServedSource, cache_name
 from hfs.mountd.source import Source

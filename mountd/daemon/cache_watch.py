@@ -20,9 +20,9 @@ from typing import TypeVar
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import Cache, CacheSettings, look_at_cache
 from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.cache_root import OwnCache, open_root
 from hfs.mountd.source import Source

@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.errors import MountError, SourceError
+from hfs.mountd.core.errors import MountError, SourceError
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.control import ControlService
 from hfs.mountd.daemon.files import FileService

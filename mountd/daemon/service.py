@@ -11,9 +11,9 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.background import start_for_life, start_guarded
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.cache_watch import CacheWatch
 from hfs.mountd.daemon.control import open_control

@@ -11,9 +11,9 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.config.key import SourceUser
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.namespace import seconds

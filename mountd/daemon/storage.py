@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from hfs.mountd.base.errors import CacheInUse, ConfigError, HfsError
 from hfs.mountd.cache import Cache, CacheSettings, open_cache
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache, without

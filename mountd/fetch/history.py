@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 from hfs.policies.schedule.successors import Successors, Trail
 

@@ -18,9 +18,9 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import Arrivals
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.kernel import SmallFetches
 from hfs.mountd.namespace import Namespace, Node, Permissions
 from hfs.mountd.peers import OwnerTable

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.history import History
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
 from hfs.mountd.namespace import Node

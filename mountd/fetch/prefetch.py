@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.background import start_for_life
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
 from hfs.mountd.namespace import Node

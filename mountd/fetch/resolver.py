@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 
 import trio
 
-from hfs.mountd.base.errors import StagingError, ungrouped
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import StagingError, ungrouped
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.held import HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners

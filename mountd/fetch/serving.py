@@ -12,10 +12,10 @@ from typing import Any
 
 import xxhash
 
-from hfs.mountd.base.errors import VersionChanged
-from hfs.mountd.base.printable import shown_path
-from hfs.mountd.base.version import Version, is_lasting
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import VersionChanged
+from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.version import Version, is_lasting
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.resolver import Ensured, Resolver

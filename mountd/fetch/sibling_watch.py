@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.namespace import Node, place_of
 from hfs.mountd.source import Listing
 from hfs.policies.prefetch.siblings import FIRST_S, PAUSE_S, Siblings

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, SourceError, StagingError
-from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.errors import HfsError, SourceError, StagingError
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push

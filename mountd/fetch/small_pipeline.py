@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.seen import version_of
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Arrival, Cache, SeenObject, Stamp
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.seen import version_of
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.lending import Lending
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
 from hfs.mountd.fetch.small_files import Place

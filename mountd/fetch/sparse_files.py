@@ -12,11 +12,11 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.flight import SingleFlight
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace import Namespace, Node, by_any_name
 from hfs.mountd.source import Source
 from hfs.policies.cache.holes import is_sparse, may_have_holes, pieces_of, seek

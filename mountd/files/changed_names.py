@@ -21,8 +21,8 @@ from math import inf
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache import ToldObjects
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.kernel import XattrAnswers
 
 SHOWN_S = 5.0

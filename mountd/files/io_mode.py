@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from hfs.mountd.base.errors import ConfigError, StagingError
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.errors import ConfigError, StagingError
 from hfs.mountd.files.passthrough import Passthrough
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.namespace import Journal

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import trio
 
-from hfs.mountd.base.errors import VersionChanged
-from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch import PrefetchQueue
 from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.io_mode import IoMode

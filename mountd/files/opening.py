@@ -13,9 +13,9 @@ import errno
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, SourceError, VersionChanged
-from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import HfsError, SourceError, VersionChanged
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch import PagePusher, PrefetchQueue, Resolver
 from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.delegations import Delegations

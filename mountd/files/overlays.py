@@ -18,11 +18,11 @@ from functools import partial
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.passthrough import Passthrough
 from hfs.mountd.files.unused_pages import UnusedPages

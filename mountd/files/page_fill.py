@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import trio
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.fetch import PagePusher
 from hfs.mountd.files.delegations import Delegations

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, StagingError
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import HfsError, StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import PrefetchQueue
 from hfs.mountd.files.handles import Handles

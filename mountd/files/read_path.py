@@ -11,9 +11,9 @@ from collections import OrderedDict
 
 import trio
 
-from hfs.mountd.base.errors import VersionChanged, ungrouped
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.errors import VersionChanged, ungrouped
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import History, PagePusher, Resolved, Resolver
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import FileHandle

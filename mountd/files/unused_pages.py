@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from hfs.mountd.base.errors import SourceError
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.kernel import XattrAnswers
 from hfs.mountd.namespace import Namespace, pages_lost, recall
 

@@ -21,7 +21,7 @@ from hfs.mountd.kernel import fastpath
 import pyfuse3
 import trio
 
-from hfs.mountd.base.errors import HfsError, errno_of
+from hfs.mountd.core.errors import HfsError, errno_of
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fuse.interrupts import Interrupts
 from hfs.mountd.fuse.quota import RequestQuota

@@ -24,7 +24,7 @@ from hfs.mountd.kernel.fastpath import Entries
 import pyfuse3
 import trio
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.files import DirectoryHandle, Handles
 from hfs.mountd.fuse.entries import EntryReplies
 from hfs.mountd.namespace import EXPECTED, Asker, Dentry, Namespace, Node, Permissions

@@ -13,7 +13,7 @@ from hfs.mountd.kernel import fastpath
 # isort: split
 import pyfuse3
 
-from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.files import Opening
 from hfs.mountd.namespace import ROOT_ID, Namespace, Node, Permissions
 

@@ -15,8 +15,8 @@ import errno
 import os
 from typing import Protocol
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.files import Handles, Opening, Readers, ReadPath
 from hfs.mountd.fuse.quota import RequestQuota
 from hfs.mountd.kernel import fastpath

@@ -23,9 +23,9 @@ from typing import Protocol
 
 import trio
 
-from hfs.mountd.base.errors import Interrupted
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.caller import is_dying
+from hfs.mountd.core.errors import Interrupted
 from hfs.mountd.core.metrics import Metrics
 
 _FIRST_LOOK_S = 0.1

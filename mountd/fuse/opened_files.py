@@ -16,7 +16,7 @@ from hfs.mountd.kernel import fastpath
 # isort: split
 import pyfuse3
 
-from hfs.mountd.base.errors import HfsError, SourceError, errno_of
+from hfs.mountd.core.errors import HfsError, SourceError, errno_of
 from hfs.mountd.fetch import SparseFiles
 from hfs.mountd.files import FileHandle, Handles, Opening, Readers, ReadPath
 from hfs.mountd.fuse.boundary import Boundary

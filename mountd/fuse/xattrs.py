@@ -6,9 +6,9 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from hfs.mountd.base.errors import SourceError, errno_of
-from hfs.mountd.base.printable import shown_path
+from hfs.mountd.core.errors import SourceError, errno_of
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.files import Overlays
 from hfs.mountd.namespace import ROOT_ID, Asker, Namespace, Node, Permissions, Xattrs
 from hfs.mountd.source import WantedAccess

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.version import Version
 from hfs.mountd.hints.unit_layout import UnitLayout
 from hfs.mountd.namespace import Node
 from hfs.policies.prefetch.sweep import Sweep

@@ -13,10 +13,10 @@ import math
 import numpy as np
 import trio
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import HeldChunks
 from hfs.mountd.hints.epoch_plan import EpochPlan
 from hfs.mountd.hints.plan_changes import PlanChanges

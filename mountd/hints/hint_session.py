@@ -16,8 +16,8 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey
 from hfs.mountd.hints.plan_registry import PlanRegistry

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.slices import SLICE_S
 from hfs.mountd.hints.epoch_plan import EpochPlan, Work

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Goal, Owners, PagePusher, Resolver

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.slices import Slices
+from hfs.mountd.core.version import Version
 from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
 from hfs.mountd.hints.hint_memory import HintMemory
 from hfs.mountd.hints.unit_layout import UnitLayout, layout_bytes

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, VersionChanged
-from hfs.mountd.base.printable import shown_path
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.errors import HfsError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch import Ensured, Goal, Push, Resolver
 from hfs.mountd.hints.epoch_plan import EpochPlan
 from hfs.mountd.hints.followed_plans import FollowedPlans

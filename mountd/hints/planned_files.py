@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, SourceError, StagingError
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import HfsError, SourceError, StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Become, Ensured, Goal, Owners, Place, Resolver, Small, SmallFiles
 from hfs.mountd.hints.epoch_plan import EpochPlan

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Place, SmallPipeline, Staged
 from hfs.mountd.hints.epoch_plan import EpochPlan

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import trio
 
-from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout, VersionChanged, ungrouped
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import HfsError, SourceError, SourceTimeout, VersionChanged, ungrouped
 from hfs.mountd.hints.epoch_plan import EpochPlan
 from hfs.mountd.hints.followed_plans import FollowedPlans
 from hfs.mountd.hints.plan_changes import PlanChanges

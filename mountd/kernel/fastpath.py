@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from enum import IntEnum
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.kernel.tuning import MAX_BACKGROUND
 from hfs.mountd.native.extension import EXTENSION
 

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hfs.mountd.base.seen import SeenNames
+from hfs.mountd.core.seen import SeenNames
 from hfs.mountd.kernel.plane import DataPlane
 from hfs.mountd.native.extension import EXTENSION
 
@@ -37,7 +37,7 @@ class Leaf(NamedTuple):
     valid_s: float
     """For how long its name and attributes are good, from now on; not positive: they are past their time."""
     seen: bytes
-    """Its attributes, as in `base.seen`."""
+    """Its attributes, as in `core.seen`."""
     opens: int = 0
     """Handles of it that are open, all with its id for a number."""
     slot: int = -1
@@ -106,7 +106,7 @@ class PlaneLeaves:
         return unknown
 
     def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
-        """What is known of each, as in `base.seen`: ENOENT of those that are not leaves, or past their time."""
+        """What is known of each, as in `core.seen`: ENOENT of those that are not leaves, or past their time."""
         seen: bytes = EXTENSION.plane_leaves_seen(directory_id, list(names))
         return seen
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import trio
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.native.extension import EXTENSION
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Counted(NamedTuple):
     open: int
     """How many have it open."""
     leaf: tuple[int, bytes, bytes] | None = None
-    """Of one that is a leaf's id: its directory, name and attributes (`base.seen`)."""
+    """Of one that is a leaf's id: its directory, name and attributes (`core.seen`)."""
 
 
 class OpenCounts(NamedTuple):

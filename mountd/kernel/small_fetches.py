@@ -55,7 +55,7 @@ class Fetched(NamedTuple):
     """Of the loan that it was begun in."""
     name: bytes
     seen: bytes
-    """As in `base.seen`; zeros where nothing was seen."""
+    """As in `core.seen`; zeros where nothing was seen."""
     number: int
     """Of the object, which has this inode number and ctime, and its bytes this checksum (xxh3_64)."""
     inode: int

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from hfs.mountd.base.errors import StagingError
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.path_steps import stat_name
 from hfs.mountd.ledger import folder
 from hfs.mountd.ledger.locks import OwnLocks

@@ -20,10 +20,10 @@ import time
 
 import xxhash
 
-from hfs.mountd.base.errors import CacheInUse
-from hfs.mountd.base.version import is_lasting
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, move_away, open_cache_directory
+from hfs.mountd.core.errors import CacheInUse
 from hfs.mountd.core.path_steps import open_step, stat_name
+from hfs.mountd.core.version import is_lasting
 from hfs.mountd.ledger import Ledger
 from hfs.mountd.ledger.folder import FOLDER
 

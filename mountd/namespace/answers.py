@@ -14,7 +14,7 @@ import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from hfs.mountd.base.errors import HfsError, SourceTimeout
+from hfs.mountd.core.errors import HfsError, SourceTimeout
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.silence import Silence
 

@@ -13,11 +13,11 @@ from collections.abc import Set as AbstractSet
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError, SourceError, SourceTimeout, ungrouped
-from hfs.mountd.base.printable import shown_path
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import HfsError, SourceError, SourceTimeout, ungrouped
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.namespace import Namespace
 
 

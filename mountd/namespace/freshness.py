@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceTimeout, VersionChanged
-from hfs.mountd.base.printable import shown_path
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceTimeout, VersionChanged
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.namespace.asking import Asking
 from hfs.mountd.namespace.lookups import Lookups
 from hfs.mountd.namespace.nodes.node import Node

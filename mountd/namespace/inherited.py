@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.journal import NodeFact
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node

@@ -18,10 +18,10 @@ from typing import Protocol
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.seen import SeenNames
 from hfs.mountd.cache import KeptFile, KeptPage
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.seen import SeenNames
 from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Dentry, Node

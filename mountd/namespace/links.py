@@ -11,7 +11,7 @@ import errno
 import stat
 from collections.abc import Awaitable, Callable
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.namespace.lookups import Lookups
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.nodes.table import NodeTable

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import trio
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.slices import Slices
 from hfs.mountd.namespace.nodes.node import Node, expire
 from hfs.mountd.namespace.silence import Silence

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError, SourceTimeout
 from hfs.mountd.namespace.asking import Asking
 from hfs.mountd.namespace.kept import KeptNames
 from hfs.mountd.namespace.nodes.names import Names

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.kernel import PlaneLeaves
 from hfs.mountd.namespace.asking import Asking

@@ -18,9 +18,9 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import ConfigError, SourceError, VersionChanged
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.caller import Credentials, credentials_of
+from hfs.mountd.core.errors import ConfigError, SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.nodes.links import by_any_name

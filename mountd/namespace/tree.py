@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import (

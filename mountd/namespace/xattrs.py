@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from hfs.mountd.base.errors import SourceError, VersionChanged
-from hfs.mountd.base.printable import shown_path
+from hfs.mountd.core.errors import SourceError, VersionChanged
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Node, expire

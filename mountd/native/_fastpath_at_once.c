@@ -66,7 +66,7 @@ static void split(struct timespec *time, PyObject *nanoseconds) {
     PyErr_Clear();
 }
 
-/* mountd.base.attributes.Attributes, in its order. */
+/* mountd.core.attributes.Attributes, in its order. */
 static void fill(struct stat *st, PyObject *attributes, uint64_t number) {
     uint64_t f[9];
     for (int i = 0; i < 9; i++) f[i] = PyLong_AsUnsignedLongLongMask(PyTuple_GET_ITEM(attributes, i));

@@ -18,7 +18,7 @@ from importlib import metadata
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 
 _OWN = "hfs.mountd.native"
 _WHEEL = "hfs_native"

@@ -16,8 +16,8 @@ import os
 import struct
 from typing import NamedTuple
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import stored_ns
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import stored_ns
 from hfs.mountd.native.beneath import BENEATH, CACHED, NO_SYMLINKS, How, open_now
 from hfs.mountd.native.libc import checked, libc
 

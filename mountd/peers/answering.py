@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.version import Version
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from hfs.mountd.peers.transport import Transport
 from hfs.policies.geometry import Extent

@@ -19,9 +19,9 @@ from typing import Any
 import trio
 import xxhash
 
-from hfs.mountd.base.printable import shown_path
-from hfs.mountd.base.version import Version
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.version import Version
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
 from hfs.mountd.peers.silent import SilentPeers
 from hfs.mountd.peers.transport import Transport

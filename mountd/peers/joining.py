@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.peers.messages import NodeInfo
 from hfs.policies.cluster.placement import Nodes, Placement, choose
 

@@ -20,8 +20,8 @@ from typing import TypeAlias
 import msgspec
 import xxhash
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.errors import HfsError
+from hfs.mountd.core.version import Version
 
 
 class MessageError(HfsError):

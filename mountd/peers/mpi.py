@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.background import call_guarded
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.peers.transport import Listener
 
 if TYPE_CHECKING:

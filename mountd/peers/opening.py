@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from hfs.mountd.base.errors import sole
 from hfs.mountd.core.config.loading import survives_lost_daemons
+from hfs.mountd.core.errors import sole
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.peers.cluster_view import ClusterView, LoneView
 from hfs.mountd.peers.job import JobPeers

@@ -19,9 +19,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.native.beneath import open_directory

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.version import Version
 from hfs.mountd.native.beneath import open_directory
 from hfs.mountd.source.file_systems import FileSystems
 

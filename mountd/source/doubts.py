@@ -26,10 +26,10 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError, VersionChanged
-from hfs.mountd.base.version import Version, passing_id
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import HfsError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version, passing_id
 from hfs.mountd.source.clock import tick_ns
 from hfs.policies.geometry import Extent
 

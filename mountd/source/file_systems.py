@@ -18,8 +18,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import passing_id, stored_ns
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import passing_id, stored_ns
 from hfs.mountd.native.beneath import open_directory
 from hfs.mountd.native.statx import InodePlace, place
 from hfs.mountd.source.clock import SourceClock

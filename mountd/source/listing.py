@@ -27,7 +27,7 @@ from collections.abc import Iterator
 import trio
 import xxhash
 
-from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.slices import Slices
 from hfs.mountd.native.libc import checked, libc

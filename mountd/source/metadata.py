@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import VersionChanged
-from hfs.mountd.base.seen import SeenNames, attributes_of, seen_names
-from hfs.mountd.base.version import stored_ns
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.seen import SeenNames, attributes_of, seen_names
+from hfs.mountd.core.version import stored_ns
 from hfs.mountd.native.extension import EXTENSION
 from hfs.mountd.native.statx import stat_cached
 from hfs.mountd.source import xattrs

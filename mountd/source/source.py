@@ -21,7 +21,7 @@ import os
 import time
 from typing import Literal, NamedTuple
 
-from hfs.mountd.base.errors import SourceTimeout
+from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.source.clock import Settled
 from hfs.mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show

@@ -21,8 +21,8 @@ from typing import Any, Literal, TypeVar
 
 import trio
 
-from hfs.mountd.base.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.core.background import call_guarded
+from hfs.mountd.core.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, is_refusal
 from hfs.mountd.source.places import Hanging, Places

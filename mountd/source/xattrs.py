@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.native.statx import is_still
 
 

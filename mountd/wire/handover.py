@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 
 _DESCRIPTORS = 4
 """That come with it at least: connection, source, two of the journal. A keeper of a later release says how many."""

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.wire.hints import LayoutFrame
 
 Integers: TypeAlias = npt.NDArray[Any]

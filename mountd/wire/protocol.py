@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 64 * 1024**2

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hfs.client.client import Client, Refused, find_socket
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from scripts.benchmarks.common import HFS, ROOT, BenchError, Reader, SlowFs, Work, mounts_below, reader, run, slowfs
 from scripts.benchmarks.common import unmount as take_away
 from scripts.benchmarks.options import Options

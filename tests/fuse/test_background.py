@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfs.client.client import Client
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from tests.fuse.harness import Hfs
 from tests.fuse.injection import injected, raising, setting
 from tests.support.pattern import check, pattern, write_pattern

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mounting.given import take
 from scripts.benchmarks.plain_user import UID
 from tests.fuse.given import Unprivileged, client_of, give, mount_command, mounted, open_folder, pod

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from hfs.client.client import Client, find_socket
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.loading import dump
+from hfs.mountd.core.errors import MountError
 from hfs.mounting import keeper, mounting, own_process, taking_away
 from tests.fuse.harness import children, environment, kill, mounts_below, run, wait_gone
 from tests.fuse.injection import hidden, injected

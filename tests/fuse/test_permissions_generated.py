@@ -17,7 +17,7 @@ import pytest
 
 from hfs.client.client import Client
 from hfs.client.control_socket import Refused
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.wire.hints import LayoutFrame, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join
 from hfs.training.hint_connection import HintConnection

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import Commands, serve
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.hints.learners import Learners

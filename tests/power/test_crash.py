@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from tests.conftest import Logs
 from tests.power.crash_child import few_numbers_leased, work
 from tests.support.faults import SHRINKS, Operations, check_all, fail, healthy_staging, put, verify, version_of

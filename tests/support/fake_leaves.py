@@ -11,8 +11,8 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.base.seen import SEEN_BYTES, SeenNames, attributes_of
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.seen import SEEN_BYTES, SeenNames, attributes_of
+from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import Leaf
 from hfs.mountd.namespace.journal import Journal
 from hfs.mountd.namespace.nodes.leaves import Leaves

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
-from hfs.mountd.base.seen import SeenNames, seen_names
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.seen import SeenNames, seen_names
+from hfs.mountd.core.version import Version
 from hfs.mountd.source.doubts import Doubts
 from hfs.mountd.source.listing import Listing
 from hfs.policies.geometry import Extent

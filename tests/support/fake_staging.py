@@ -14,10 +14,10 @@ from itertools import count
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import StagingError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import StagingError
+from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 
 

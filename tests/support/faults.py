@@ -21,8 +21,6 @@ import numpy as np
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import StagingError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from hfs.mountd.cache.kept_attributes import AttributesWanted
 from hfs.mountd.cache.objects.codec import Shrinker
@@ -30,7 +28,9 @@ from hfs.mountd.cache.objects.context import Trust, nothing_planned
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.config import VerifyWanted
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.policies.cache.encoding import EncodingChoice
 from hfs.policies.geometry import Extent

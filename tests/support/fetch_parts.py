@@ -8,8 +8,8 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.base.errors import SourceTimeout
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.daemon.fetching import Fetching, Hinting, fetching, hinting

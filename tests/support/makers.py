@@ -5,9 +5,9 @@ import os
 import struct
 from pathlib import Path
 
-from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.generation import Makers
+from hfs.mountd.core.attributes import Attributes
 from tests.support.faults import CHUNK_BYTES
 
 NOBODY = Makers()

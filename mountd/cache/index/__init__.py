@@ -10,12 +10,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-from hfs.mountd.base.version import is_lasting
 from hfs.mountd.cache.index.attributes import AttributeRows, AttributesRow, Folder, inode_of
 from hfs.mountd.cache.index.database import Connect, IndexDatabase, IndexFailed, Sources, in_memory
 from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
 from hfs.mountd.cache.index.statements import Counts, IndexReader, IndexWriter
 from hfs.mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.core.version import is_lasting
 from hfs.policies.cache.admission import BLOCK_BYTES
 
 __all__ = [
@@ -51,7 +51,7 @@ class Index:
         """The totals when it was opened."""
         self.sources = Sources(self.database)
         self.opened_passing = frozenset(name for name in self.sources.names.values() if not is_lasting(name))
-        """File systems that only an earlier run knew; see `mountd/base/version.py`."""
+        """File systems that only an earlier run knew; see `mountd/core/version.py`."""
         self.counts = Counts(
             opened.files,
             opened.size_bytes,

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import xxhash
 
-from hfs.mountd.base.attributes import Attributes
 from hfs.mountd.cache.index.database import IndexDatabase
 from hfs.mountd.cache.index.rows import signed, unsigned
+from hfs.mountd.core.attributes import Attributes
 
 _DIRECTORY = struct.Struct("<Qqq")
 _NEVER = (-(1 << 63), -(1 << 63))
@@ -40,7 +40,7 @@ class AttributesRow(NamedTuple):
     """Its inode, mtime and ctime."""
     name: bytes
     seen: bytes
-    """SEEN_BYTES of `base.seen`, without the device."""
+    """SEEN_BYTES of `core.seen`, without the device."""
     proof: int
     """See `Folder.proof`."""
 

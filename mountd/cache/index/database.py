@@ -20,9 +20,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hfs.mountd.base.errors import CacheFormatError, StagingError
 from hfs.mountd.cache.index.rows import APPLICATION_ID, FORMAT, TABLES, upgrade
 from hfs.mountd.core.cache_directory import CacheDirectory
+from hfs.mountd.core.errors import CacheFormatError, StagingError
 from hfs.policies.cache.admission import BLOCK_BYTES
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index.database import IndexDatabase, IndexState, Sources, read_state
 from hfs.mountd.cache.index.rows import (
     COLUMNS,
@@ -29,6 +28,7 @@ from hfs.mountd.cache.index.rows import (
     staged_row,
     stamp_values,
 )
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from hfs.policies.geometry import chunk_extent
 

@@ -31,10 +31,10 @@ from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects.disk import Descriptors
 from hfs.mountd.cache.objects.file import StagedFile, recall
+from hfs.mountd.core.version import Version
 
 _SECOND_NS = 1_000_000_000
 

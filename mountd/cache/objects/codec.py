@@ -27,8 +27,8 @@ from types import ModuleType
 
 import xxhash
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.cache.objects.io import Damaged
+from hfs.mountd.core.errors import ConfigError
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cache.encoding import EncodingChoice, pays
 

@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import Index, IndexFailed
 from hfs.mountd.cache.objects.changes import Turns
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
@@ -24,6 +23,7 @@ from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import WritePace
 from hfs.mountd.core.config.key import show_size
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import DataPlane, SmallFetches
 from hfs.policies.cache.admission import (
     RoomFacts,

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from hfs.mountd.base.delegation import Delegation
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import ChunkRow, Stamp
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 from hfs.policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 
@@ -79,6 +78,24 @@ class ChunkRecords:
             self._stored = array("q", bytes(8 * self._count))
         self._shrunk += (stored > 0) - (self._stored[number] > 0)
         self._stored[number] = stored
+
+
+class Delegation(Protocol):
+    """Opens and reads of one file that the data plane answers: until it is called back, requests for the file are
+    answered, and opens counted, without us. Made in `files.delegations`, kept at the node and at the staged file, and
+    called back before anything changes that requests are answered by."""
+
+    pins: int
+    """Of the staged file, for opens to come: 1 if opens are answered."""
+    passes: bool
+    """The kernel reads what they open from the staged file by itself."""
+
+    @property
+    def opens(self) -> int:
+        """Handles that are open now, beside our own."""
+
+    def recall(self) -> None:
+        """Requests come to us again, and those handles are our own."""
 
 
 def recall(file: StagedFile) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
-from hfs.mountd.base.socket_path import MAX_SOCKET_PATH_BYTES
+from hfs.mountd.core.socket_places import MAX_SOCKET_PATH_BYTES
 
 # K = KiB = 1024 as in dd, truncate and most schedulers; KB = 1000 as on the box of a disk.
 _UNITS = {"": 1, "b": 1}

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.config import KEYS, Config
 from hfs.mountd.core.config.key import SourceUser, shown_user
+from hfs.mountd.core.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

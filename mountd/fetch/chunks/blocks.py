@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
 

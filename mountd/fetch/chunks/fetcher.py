@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-from hfs.mountd.base.errors import HfsError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.chunks.held import ChunkKey, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PagePusher, Push

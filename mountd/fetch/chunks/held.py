@@ -14,10 +14,10 @@ import mmap
 
 import trio
 
-from hfs.mountd.base.errors import SourceTimeout
-from hfs.mountd.base.version import Version
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.byte_lru import ByteLRU
+from hfs.mountd.core.errors import SourceTimeout
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.chunks.blocks import Blocks
 
 ChunkKey = tuple[Version, int]

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace import Node
 from hfs.mountd.peers import JobPeers, PeerAnswer
 from hfs.mountd.source import Source

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import trio
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.namespace import Node, pages_given
 from hfs.policies.geometry import Extent

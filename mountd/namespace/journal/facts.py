@@ -14,8 +14,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import Version
 
 NODE, FILE, DIRECTORY, MOUNT, DOUBT = 1, 2, 3, 4, 5
 """DOUBT has no value: what was read of the node's version may be wrong, and so may the kernel's pages of it."""

@@ -5,7 +5,7 @@ Both hold as long as the mount lives, whichever daemon serves it. Event loop onl
 
 from __future__ import annotations
 
-from hfs.mountd.base.version import is_lasting
+from hfs.mountd.core.version import is_lasting
 from hfs.mountd.namespace.journal.facts import MOUNT, MountFact
 from hfs.mountd.namespace.journal.writer import JournalWriter
 

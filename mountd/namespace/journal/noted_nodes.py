@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.journal.facts import DOUBT, NODE, NodeFact
 from hfs.mountd.namespace.journal.noted_mount import NotedMount
 from hfs.mountd.namespace.journal.writer import JournalWriter

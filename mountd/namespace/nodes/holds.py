@@ -7,8 +7,8 @@ that the kernel does not hold, and it goes with the last of them. Event loop onl
 
 from __future__ import annotations
 
-from hfs.mountd.base.delegation import Delegation
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.cache import Delegation
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.nodes.table import ROOT_ID, NodeTable

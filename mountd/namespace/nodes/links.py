@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.namespace.nodes.node import Node
 
 Value = TypeVar("Value")

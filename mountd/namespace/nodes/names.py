@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError
-from hfs.mountd.base.printable import shown_path
-from hfs.mountd.base.seen import attributes_of
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError
+from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.seen import attributes_of
 from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.node import Dentry, Node
 

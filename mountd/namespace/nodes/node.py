@@ -12,9 +12,9 @@ from collections.abc import Hashable
 from itertools import islice
 from typing import Any
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.delegation import Delegation
-from hfs.mountd.base.version import Version
+from hfs.mountd.cache import Delegation
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import Version
 
 SOME_NAMES = 8
 """Of a file that has more: so many are asked for, or asked of, in one step. A file may have 65 000, and more."""

@@ -16,8 +16,8 @@ from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
 from hfs.cli.shared import printable
 from hfs.client.client import Client
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import MountError
 from hfs.mounting import joining, mountinfo, mounting, using
 from hfs.mounting.mountinfo import Mount, parse
 from tests.hfs.cli.running import hfs

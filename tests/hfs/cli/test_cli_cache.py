@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 
 from hfs.cli import shared
-from hfs.mountd.base.errors import HfsError
+from hfs.mountd.core.errors import HfsError
 from hfs.mounting.mountinfo import parse
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands

@@ -47,8 +47,8 @@ def test_the_help_imports_no_command() -> None:
             "hfs.cli.command",
             "hfs.cli.streams",
             "hfs.mountd",
-            "hfs.mountd.base",
-            "hfs.mountd.base.errors",
+            "hfs.mountd.core",
+            "hfs.mountd.core.errors",
         )
     }
 

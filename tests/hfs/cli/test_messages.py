@@ -19,8 +19,8 @@ from hfs.cli import status as status_module
 from hfs.cli.hint import hint
 from hfs.cli.shared import lines_of, sole_mount
 from hfs.codecs.converting import Outcome
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config import KEYS, Config
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.protocol import PathFault, Result
 from hfs.mounting import joining, mountinfo, processes
 from hfs.mounting.mountinfo import parse

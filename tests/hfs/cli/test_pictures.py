@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hfs.cli import cli, render
 from hfs.cli.learners import epochs_table, learners_table
 from hfs.cli.traffic_plot import draw
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
 from tests.support.statuses import learner

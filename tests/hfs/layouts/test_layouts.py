@@ -17,7 +17,7 @@ from hfs.layouts.files import OutsideRoot, files_layout, relative_names, version
 from hfs.layouts.hdf5 import build_hdf5
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.registry import recognised
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 
 
 def same(path: str) -> str:

@@ -22,7 +22,7 @@ from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.registry import build, faults, formats, recognised
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tree import build_tree
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, Case
 from tests.hfs.layouts.layout_data import sample_pieces
 from tests.support.examples import examples

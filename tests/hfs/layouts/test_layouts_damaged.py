@@ -17,7 +17,7 @@ from hfs.layouts.registry import build, faults
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tfrecord import build_tfrecord
 from hfs.layouts.tree import build_tree
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from tests.hfs.layouts.layout_cases import CASES, tfrecord_checksum, tfrecord_write
 from tests.hfs.layouts.layout_data import sample_bytes, sample_pieces
 

@@ -17,7 +17,7 @@ from hfs.layouts import reading
 from hfs.layouts.keys import positions
 from hfs.layouts.layout import Layout, LayoutError
 from hfs.layouts.lmdb import build_lmdb
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from tests.hfs.layouts.layout_data import sample_bytes
 from tests.support.examples import examples
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mounting import given
 from hfs.mounting.given import GivenMount, is_given, settled, take
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.supervisor import table
 from hfs.mounting import daemon_process, logs, mounting, processes
 from hfs.mounting.mounting import start, unmount

@@ -8,10 +8,10 @@ import trio
 from click.testing import CliRunner, Result
 
 from hfs.cli import cli
-from hfs.mountd.base.errors import CacheInUse, ConfigError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import CacheSettings, open_cache
+from hfs.mountd.core.errors import CacheInUse, ConfigError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.wire.protocol import Progress, Rows
 from hfs.mounting import offline
 from tests.support.pattern import pattern

@@ -10,8 +10,8 @@ import pytest
 
 from hfs.client.client import DaemonSilent
 from hfs.doctor import fuse
-from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mounting import preflight as places
 from hfs.mounting import probe
 from hfs.mounting.mountinfo import parse

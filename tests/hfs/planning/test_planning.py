@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.planning import measuring
 from hfs.planning.measuring import DataSet, NotMeasured, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hfs.client.cluster_map import ClusterMap
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.policies.cluster.cost_model import expected_imbalance
 from hfs.policies.cluster.placement import Nodes
 from hfs.samplers import Locality, LocalityAwareSampler

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.mountd.base.errors import ConfigError, HfsError
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.shared import reader as reader_module
 from hfs.shared import samples as samples_module
 from hfs.shared import window as window_module

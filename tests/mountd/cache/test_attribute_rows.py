@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import ChunkRow, Committed, Folder, Index, inode_of
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.cache_directory import open_cache_directory
+from hfs.mountd.core.version import Version
 
 CHUNK = 1 << 16
 DIRECTORY = Attributes(0o40755, 7, 2, 0, 0, 0, 0, 0, 0, 1, 2, 3)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hfs.mountd.base.errors import CacheFormatError, CacheInUse, ConfigError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
 from hfs.mountd.cache.index.rows import FORMAT
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
+from hfs.mountd.core.errors import CacheFormatError, CacheInUse, ConfigError
+from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import blocks_bytes
 from tests.conftest import Logs
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.seen import attributes_of
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.kept_attributes import KeptAttributes
 from hfs.mountd.cache.objects.reads import right_objects
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.seen import attributes_of
 from tests.conftest import Logs
 from tests.support.faults import CHUNK_BYTES, Operations, fail, healthy_staging, put, version_of
 

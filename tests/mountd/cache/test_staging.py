@@ -13,8 +13,8 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import CacheSettings, StagedFile, open_cache
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.native.cachestat import resident_of
 from hfs.policies.geometry import Extent

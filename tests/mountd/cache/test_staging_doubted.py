@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 from tests.support.faults import CHUNK_BYTES, SIZE, healthy_staging, object_names, put, run, stage, verify, version_of
 from tests.support.pattern import check

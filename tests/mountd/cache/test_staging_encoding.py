@@ -17,10 +17,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from hfs.mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, expand
 from hfs.mountd.cache.objects.io import Damaged
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cache.encoding import EncodingChoice, pays

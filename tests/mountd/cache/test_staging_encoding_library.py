@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.errors import ConfigError, StagingError
 from hfs.mountd.cache.objects.codec import Shrinker, expand
+from hfs.mountd.core.errors import ConfigError, StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs

@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache.objects.codec import UNDECIDED, Shrinker
 from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.encoding import EncodingChoice
 from tests.conftest import Logs

@@ -14,8 +14,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.geometry import Extent

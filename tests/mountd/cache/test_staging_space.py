@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import MountError
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.core.metrics import Metrics
 from tests.conftest import Logs
 from tests.support.faults import (

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
 from hfs.mountd.cache.objects.changes import stamp_of
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import StagingError
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs

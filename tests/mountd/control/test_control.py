@@ -17,13 +17,13 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import ConfigError, MountError
 from hfs.mountd.control import connection, control, requester
 from hfs.mountd.control.connection import ControlConnection, Report
 from hfs.mountd.control.control import serve
 from hfs.mountd.control.listening import socket_path
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.core.socket_peer import SocketPeer
 from hfs.mountd.core.socket_places import prefix_of

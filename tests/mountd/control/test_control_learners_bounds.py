@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.files import recorder
 from hfs.mountd.hints import hint_memory
 from hfs.mountd.hints.hint_session import HintSession

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from hfs.mountd.base.errors import SourceError, StagingError
 from hfs.mountd.core.background import call_guarded, faults, guarded, note_fault, start_for_life, start_guarded
+from hfs.mountd.core.errors import SourceError, StagingError
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch.sibling_watch import SiblingWatch

@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceError
 from hfs.mountd.core.buffers import PAGE_BYTES, Buffers
+from hfs.mountd.core.errors import SourceError
 
 CHUNK = 1 << 20
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core import cache_path
 from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
 from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.core.errors import ConfigError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config import KEYS, Config, describe
 from hfs.mountd.core.config.key import Key, parse_count, parse_duration, parse_flag, parse_size
 from hfs.mountd.core.config.loading import ConfigFile, config_files, dump, load, mount_options, state_directory, undump
+from hfs.mountd.core.errors import ConfigError
 from tests.conftest import Logs
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.flight import SingleFlight
 
 

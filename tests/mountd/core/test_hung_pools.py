@@ -17,10 +17,10 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceTimeout
 from hfs.mountd.cache.objects.context import Threads
 from hfs.mountd.core import workers as core_workers
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.fuse import push

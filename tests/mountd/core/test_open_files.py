@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from hfs.mountd.base.errors import SourceError
 from hfs.mountd.cache.objects.disk import Descriptors, Disk
 from hfs.mountd.core import open_files
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, is_refusal, read_small
 from hfs.mountd.source.threads import SourceThreads

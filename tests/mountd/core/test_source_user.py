@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config.key import SourceUser, resolve_user, shown_user
 from hfs.mountd.core.config.loading import ConfigFile, load
+from hfs.mountd.core.errors import ConfigError
 
 PLACES = {"source": "/s", "mountpoint": "/m", "cache": "/c"}
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.core.workers import Workers
 from tests.conftest import Logs
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.errors import CacheInUse, ConfigError, MountError
 from hfs.mountd.cache import Cache, open_cache
 from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import CacheInUse, ConfigError, MountError
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.chunks.blocks import Blocks
 from hfs.policies.geometry import Extent
 from hfs.policies.prefetch.miss_policy import BLOCK_BYTES

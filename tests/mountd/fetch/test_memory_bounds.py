@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from hfs.mountd.base.version import Version
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import PagePusher, Push
 from hfs.mountd.fetch.chunks.held import HeldChunks
 from hfs.mountd.namespace import Node

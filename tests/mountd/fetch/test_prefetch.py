@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import prefetch_queue
 from hfs.mountd.fetch.prefetch import Foresight, Prefetch
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout, StagingError, VersionChanged
+from hfs.mountd.core.errors import SourceError, SourceTimeout, StagingError, VersionChanged
 from hfs.mountd.fetch import Become, Goal
 from hfs.policies.geometry import Extent
 from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
@@ -165,7 +165,7 @@ async def test_a_full_cache_is_not_filled_nor_read_for() -> None:
         outcomes = become(await parts.stage(*names(40)))
         assert (
             sorted(map(str, outcomes))
-            == ["<class 'hfs.mountd.base.errors.StagingError'>"] * 37 + ["Become.FETCHED"] * 3
+            == ["<class 'hfs.mountd.core.errors.StagingError'>"] * 37 + ["Become.FETCHED"] * 3
         )
         read = len(parts.read())
         assert read <= 16

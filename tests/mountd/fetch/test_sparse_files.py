@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.errors import VersionChanged
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.errors import VersionChanged
+from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import sparse_files
 from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.policies.geometry import Extent

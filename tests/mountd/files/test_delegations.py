@@ -11,10 +11,10 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import VersionChanged
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache.objects.file import is_open
 from hfs.mountd.cache.objects.file import recall as recall_file
+from hfs.mountd.core.errors import VersionChanged
+from hfs.mountd.core.version import Version
 from hfs.mountd.kernel.plane import Served, StagedObject
 from hfs.mountd.namespace import Node, pages_lost
 from hfs.policies.geometry import Extent

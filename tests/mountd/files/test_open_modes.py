@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.core.errors import VersionChanged
 from hfs.policies.iomode import SMALL_BYTES
 from tests.support.fake_source import FakeSource
 from tests.support.pattern import pattern

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.errors import StagingError
-from hfs.mountd.base.version import Version
 from hfs.mountd.cache import Cache
 from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version
 from hfs.mountd.files.passthrough import Passthrough
 from hfs.mountd.kernel import fastpath
 from tests.conftest import Logs

@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, daemon, with_file

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.files import UnusedPages
 
 LEAF, UNSTAGED_LEAF, FILE, OPEN, UNSTAGED = range(1, 6)

@@ -8,7 +8,7 @@ import pyfuse3
 import pytest
 import trio
 
-from hfs.mountd.base.errors import VersionChanged
+from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fuse.boundary import Boundary, bounded, by_name, interruptible
 from hfs.mountd.fuse.interrupts import Interrupts

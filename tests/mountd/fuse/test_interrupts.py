@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import Interrupted, SourceError, errno_of
+from hfs.mountd.core.errors import Interrupted, SourceError, errno_of
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fuse.interrupts import Interrupts
 

@@ -13,7 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.slices import Slices
 from hfs.mountd.source import listing as source_listing

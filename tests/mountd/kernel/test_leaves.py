@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
 from hfs.mountd.kernel import DataPlane, PlaneLeaves
 from hfs.mountd.native.extension import EXTENSION
 from tests.support.examples import examples

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.seen import seen_names
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.seen import seen_names
 from hfs.mountd.kernel import DataPlane, KnownObject, PlaneLeaves, SmallFetches, XattrAnswers
 from hfs.policies.iomode import SMALL_BYTES
 from tests.support.plane_kernel import Kernel, serving

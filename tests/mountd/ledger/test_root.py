@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import hfs.mountd.ledger.root as root_module
-from hfs.mountd.base.errors import CacheInUse, ConfigError
-from hfs.mountd.base.version import passing_id
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
+from hfs.mountd.core.errors import CacheInUse, ConfigError
+from hfs.mountd.core.version import passing_id
 from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 NAME = cache_name("0" * 16, 5, "/data")

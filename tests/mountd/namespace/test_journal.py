@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
 from hfs.mountd.namespace.journal.inherited import Inherited
 from hfs.mountd.namespace.journal.journal import Journal, open_journal

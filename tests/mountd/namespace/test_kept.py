@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError
-from hfs.mountd.base.seen import seen_as, seen_names
 from hfs.mountd.cache import KeptFile, KeptPage
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.seen import seen_as, seen_names
 from hfs.mountd.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.journal import NodeFact
 from hfs.mountd.namespace.nodes.node import Dentry

@@ -12,9 +12,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import SourceError, VersionChanged
-from hfs.mountd.base.seen import attributes_of
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.errors import SourceError, VersionChanged
+from hfs.mountd.core.seen import attributes_of
+from hfs.mountd.core.version import Version
 from hfs.mountd.namespace import Namespace
 from hfs.mountd.namespace.nodes.node import Dentry, Node
 from tests.support.examples import examples

@@ -8,7 +8,7 @@ import math
 import pytest
 import trio
 
-from hfs.mountd.base.errors import SourceAway, SourceError, SourceTimeout
+from hfs.mountd.core.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.namespace.namespace import Namespace
 from hfs.mountd.namespace.refreshing import Refreshing
 from hfs.mountd.source.listing import Listing

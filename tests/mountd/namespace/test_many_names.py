@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.base.errors import SourceError, VersionChanged
+from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.mountd.namespace import refreshing
 from hfs.mountd.namespace.namespace import Namespace
 from hfs.mountd.namespace.nodes.links import by_any_name

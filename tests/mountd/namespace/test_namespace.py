@@ -9,7 +9,7 @@ import math
 import pytest
 import trio
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.namespace.nodes.node import Node, expire, pages_given
 from hfs.mountd.namespace.nodes.table import ROOT_ID
 from tests.support.fake_source import FakeSource

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from tests.support.fake_source import FakeSource

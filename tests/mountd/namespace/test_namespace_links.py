@@ -13,8 +13,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import HfsError, VersionChanged
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import HfsError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.names import Names

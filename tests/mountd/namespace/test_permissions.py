@@ -8,9 +8,9 @@ import stat
 import pytest
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace import permissions as module
 from hfs.mountd.namespace.answers import Answers

@@ -10,8 +10,8 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.namespace import Namespace, Node, Refreshed, Refreshing
 from hfs.mountd.namespace.answers import Answers
 from tests.support.fake_leaves import FakeLeafTable

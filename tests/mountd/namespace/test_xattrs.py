@@ -7,8 +7,8 @@ import stat
 import pytest
 import trio
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.errors import SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.nodes.node import Node

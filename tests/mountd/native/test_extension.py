@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.base.errors import MountError
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.native import extension
 
 OWN = "hfs.mountd.native._fastpath"

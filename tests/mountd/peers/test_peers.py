@@ -12,7 +12,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.base.errors import ConfigError, SourceError
+from hfs.mountd.core.errors import ConfigError, SourceError
 from hfs.mountd.peers.answering import TAKEN_S
 from hfs.mountd.peers.asking import PeerAnswer
 from hfs.mountd.peers.joining import agree, decode_infos, encode_info

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.base.errors import SourceTimeout, VersionChanged
-from hfs.mountd.base.version import Version, is_lasting
+from hfs.mountd.core.errors import SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.version import Version, is_lasting
 from hfs.mountd.source import doubts as source_doubts
 from hfs.mountd.source.doubts import Doubts, Seen
 from hfs.policies.geometry import Extent

@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from hfs.mountd.base.errors import SourceError, SourceTimeout
+from hfs.mountd.core.errors import SourceError, SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.source import threads as source_threads
 from hfs.mountd.source.threads import SourceThreads

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from hfs.mountd.base.errors import ConfigError
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.loading import dump, undump
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.handover import Handover, descriptors_of, handed_over
 
 

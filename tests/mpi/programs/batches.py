@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.mountd.base.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError
 from hfs.shared import NodeBatches, NodeWindow, RankLost
 from tests.mpi.shared_data import SHAPE, batches_of, fixed_layout, ragged_layout, sample_of
 

@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from hfs.mountd.base.errors import Interrupted, SourceError, StagingError, VersionChanged, errno_of, sole, ungrouped
+from hfs.mountd.core.errors import Interrupted, SourceError, StagingError, VersionChanged, errno_of, sole, ungrouped
 from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, daemon

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from hfs.mountd.base.version import Version, stored_ns
+from hfs.mountd.core.version import Version, stored_ns
 
 
 class Attributes(NamedTuple):

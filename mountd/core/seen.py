@@ -8,8 +8,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hfs.mountd.base.attributes import Attributes
-from hfs.mountd.base.version import Version
+from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.version import Version
 
 _SEEN = struct.Struct("=iIIIIIQQQQQqqqIIIxxxx")
 SEEN_BYTES = _SEEN.size
