@@ -51,7 +51,7 @@ BUDGETS = {
     "mountd/fetch": 3154,
     "mountd/files": 2911,
     "mountd/fuse": 1529,
-    "mountd/hints": 2655,
+    "mountd/hints": 2562,
     "mountd/kernel": 1220,
     "mountd/ledger": 1071,
     "mountd/monitoring": 800,

@@ -7,7 +7,7 @@ Plain figures of the account; it reads nothing.
 from __future__ import annotations
 
 from hfs.mountd.cache import Cache
-from hfs.mountd.control.pending_leaves import PendingLeaves
+from hfs.mountd.control.pending_files import PendingFiles
 from hfs.mountd.control.progress import ProgressCounter
 
 _FEW = 64
@@ -38,9 +38,9 @@ class Fitting:
 class RoomWanted:
     """Of a warm: what it would take, as it gets known while it walks. Says once in `work` that it does not fit."""
 
-    def __init__(self, fitting: Fitting, leaves: PendingLeaves, work: ProgressCounter) -> None:
+    def __init__(self, fitting: Fitting, pending: PendingFiles, work: ProgressCounter) -> None:
         self._fitting = fitting
-        self._leaves = leaves
+        self._pending = pending
         self._work = work
         self._lacks_bytes = self._here_bytes = 0
 
@@ -51,10 +51,10 @@ class RoomWanted:
 
     def look(self) -> None:
         """Look whether it is known by now. Names that nobody has looked at are as those that were fetched or found."""
-        seen, unseen = self._leaves.seen, self._work.unseen
+        seen, unseen = self._pending.seen, self._work.unseen
         if self._work.room_bytes is not None or (unseen and seen < min(_FEW, unseen)):
             return
-        wanted_bytes = self._lacks_bytes + self._leaves.fetched_room_bytes * (seen + unseen) // max(1, seen)
+        wanted_bytes = self._lacks_bytes + self._pending.fetched_room_bytes * (seen + unseen) // max(1, seen)
         free_bytes = self._fitting.free_bytes(self._here_bytes)
         if wanted_bytes > free_bytes:
             self._work.room_bytes, self._work.free_bytes = wanted_bytes, free_bytes

@@ -2,21 +2,24 @@
 
 A file is done when all its chunks are in the index, and not before. What found no room, or what the cache disk did not
 take, failed, with the reason; where only the queue of the disk was full, the file is late and tried again at the end.
-Nothing is fetched here.
+Of small files that the data plane has stored nothing is known but the object, by which the index is asked; one that is
+not there in the end is fetched by its node. Nothing is fetched here.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.core.errors import HfsError, NotTaken, StagingError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch import Fetcher, Owners
+from hfs.mountd.fetch import Become, Fetcher, Owners, Place, Small
 from hfs.mountd.namespace import Node
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 _LOOKED_UP_AT_ONCE = 512
 _TRIES = 3
@@ -51,6 +54,15 @@ class PendingFile:
         return max(0, self.file.staged_bytes() - self.staged_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _PendingObject:
+    place: Place
+    size_bytes: int
+    is_fetched: bool
+    held_bytes: int
+    """As that of `PendingFile`."""
+
+
 class PendingFiles:
     """Those of one command, counted in `work` when it is known what has become of them."""
 
@@ -62,6 +74,12 @@ class PendingFiles:
         self._work = work
         self._pending: deque[PendingFile] = deque()
         self._late: list[PendingFile] = []
+        self._pending_objects: dict[int, _PendingObject] = {}
+        """By number."""
+        self.seen = 0
+        """Files of which nothing is known but the object,"""
+        self.fetched_files = self.fetched_room_bytes = 0
+        """and those of them that were fetched."""
         self._errors = metrics["staging_errors"]
         self.held_bytes = 0
         """What the files take that were fetched or found here."""
@@ -77,6 +95,48 @@ class PendingFiles:
         entry.held_bytes = self.held(entry.file.object_id, entry.file.room_bytes)
         self.held_bytes += entry.held_bytes
         self._pending.append(entry)
+
+    def add_object(self, place: Place, small: Small) -> bool:
+        """The data plane has this file. False: it says too little of it."""
+        size_bytes, number = small.size, small.number
+        if size_bytes is None or (size_bytes and not number):
+            return False
+        self._work.found(size_bytes)
+        self.seen += 1
+        if not number:
+            self._work.skip(0)
+            return True
+        room_bytes = blocks_bytes(size_bytes) + object_overhead_bytes(1)
+        is_fetched = small.become is Become.FETCHED
+        if is_fetched:
+            self.fetched_files += 1
+            self.fetched_room_bytes += room_bytes
+        held_bytes = self.held(number, room_bytes)
+        self._pending_objects[number] = _PendingObject(place, size_bytes, is_fetched, held_bytes)
+        self.held_bytes += held_bytes
+        return True
+
+    async def settle_objects(self) -> None:
+        """Count those that are in the index by now. Never raises HfsError."""
+        try:
+            entered = await self._cache.listing.entered(list(self._pending_objects))
+        except HfsError:
+            return  # asked again
+        for number in entered & self._pending_objects.keys():
+            entry = self._pending_objects.pop(number)
+            (self._work.done if entry.is_fetched else self._work.skip)(entry.size_bytes)
+            self._staged(number, entry.size_bytes)
+
+    async def settle_all_objects(self) -> Sequence[Place]:
+        """Wait until it is known of each what has become of it. Those that did not get into the index."""
+        if self._pending_objects:
+            await self._cache.committer.wait_committed()
+            await self.settle_objects()
+        lost, self._pending_objects = self._pending_objects, {}
+        for entry in lost.values():
+            self._work.forget(entry.size_bytes)
+            self.held_bytes -= entry.held_bytes
+        return [entry.place for entry in lost.values()]
 
     def held(self, number: int | None, room_bytes: int) -> int:
         """What an object that takes so much holds of the room that there was for this command."""
@@ -165,9 +225,9 @@ class PendingFiles:
     def _done(self, entry: PendingFile) -> None:
         (self._work.skip if entry.was_here else self._work.done)(entry.node.attributes.size)
         if entry.file.object_id is not None:
-            self.staged(entry.file.object_id, entry.file.size)
+            self._staged(entry.file.object_id, entry.file.size)
 
-    def staged(self, number: int, size_bytes: int) -> None:
+    def _staged(self, number: int, size_bytes: int) -> None:
         """A file was counted as done that is this object."""
         self._objects.append(number)
         self._objects_bytes += size_bytes

@@ -3,8 +3,8 @@
 Files are fetched many at a time and written behind, so one that was fetched is done only once all its chunks are in the
 index: until then it is pending (`pending_files`).
 
-Names of a directory that may be lent go to the data plane, which knows what they are no sooner than it has fetched them
-(`pending_leaves`). What it leaves to us, subdirectories too, is the next round's.
+Names of a directory that may be lent go to the data plane, which knows what they are no sooner than it has fetched
+them. What it leaves to us, subdirectories too, is the next round's.
 
 Where files were evicted meanwhile (`lru`, others that fill the disk), what was counted is looked up in the index at the
 end. Over the parts that serve readers.
@@ -23,7 +23,6 @@ from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.fitting import Fitting, RoomWanted
 from hfs.mountd.control.pending_files import PendingFiles
-from hfs.mountd.control.pending_leaves import PendingLeaves
 from hfs.mountd.control.progress import ProgressCounter
 from hfs.mountd.control.warm_nodes import NodeStaging, WarmFetches
 from hfs.mountd.core.errors import HfsError, SourceError
@@ -100,7 +99,6 @@ class Warming:
         self._report = report
         self._work = ProgressCounter()
         self._pending = PendingFiles(cache, fetches.fetcher, fetches.owners, metrics, self._work)
-        self._leaves = PendingLeaves(cache, self._work, self._pending)
         self._left: list[_Names] = []
         """What the data plane has left to us."""
         self._pin = pin
@@ -108,7 +106,7 @@ class Warming:
         """Directories."""
         fitting = Fitting(cache)
         self._nodes = NodeStaging(cache, fetches, fitting, self._pending, self._work)
-        self._room = RoomWanted(fitting, self._leaves, self._work)
+        self._room = RoomWanted(fitting, self._pending, self._work)
 
     async def run(self, paths: Sequence[bytes], jobs: int) -> Result:
         """Stage files and trees. Returns when all is durable or has failed."""
@@ -119,7 +117,7 @@ class Warming:
             watching.start_soon(self._watch)
             await self._round(partial(self._walk_all, paths), workers)
             await self._work_off(workers)
-            lost = [(directory, [name]) for directory, name in await self._leaves.settle_all()]
+            lost = [(directory, [name]) for directory, name in await self._pending.settle_all_objects()]
             await self._round(partial(self._walk_left, lost), workers)
             watching.cancel_scope.cancel()
         await self._settle_all()
@@ -250,7 +248,7 @@ class Warming:
             return
         places: list[Place] = [(directory, name) for name in names]
         found = zip(places, await self._pipeline.stage(places), strict=True)
-        left = [place[1] for place, one in found if one is None or not self._leaves.add(place, one)]
+        left = [place[1] for place, one in found if one is None or not self._pending.add_object(place, one)]
         self._leave((directory, left), len(names))
 
     def _leave(self, left: _Names, seen: int) -> None:
@@ -270,12 +268,12 @@ class Warming:
                 await trio.sleep(_WATCH_EVERY_S)
             finally:
                 before = looked_s, small_files, large_bytes
-                looked_s, small_files = trio.current_time(), self._leaves.fetched_files + self._nodes.small_files
+                looked_s, small_files = trio.current_time(), self._pending.fetched_files + self._nodes.small_files
                 large_bytes = self._nodes.large_bytes
                 self._rates.saw(small_files - before[1], large_bytes - before[2], looked_s - before[0])
             done = self._work.files
             self._pending.settle_some()
-            await self._leaves.settle()
+            await self._pending.settle_objects()
             await self._pin_done()
             self._room.look()
             if self._work.files != done:

@@ -78,10 +78,11 @@ class NodeStaging:
             else:
                 await self._cache.evictor.wait_room(sum(lacks))
         places = [(node.parent, node.name) for node in nodes if node.parent is not None]
-        for node, outcome in zip(nodes, await self._small_files.stage(places, Goal.STAGED, push=False), strict=True):
+        outcomes = await self._small_files.stage(places, Goal.STAGED, by_nodes=True)
+        for node, outcome in zip(nodes, outcomes, strict=True):
             if isinstance(outcome, HfsError):
                 self._pending.failed(PendingFile(node, await self.file(node), was_here=False), outcome)
-            elif outcome is None:
+            elif outcome.node is None:
                 self._pending.add(PendingFile(node, await self.file(node), was_here=True))
             elif outcome.node.version is None:
                 self._work.fail(node.path, VersionChanged("it is no file any more"))

@@ -144,7 +144,7 @@ def _refreshing(
 
 def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
     namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
-    small_files, sparse_files = fetch.small_files, fetch.sparse_files
+    small_files, sparse_files = files.small_files, fetch.sparse_files
     fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, small_files, files.pipeline, sparse_files)
     rates = WarmRates()
     new_warming = partial(Warming, namespace, cache, fetches, metrics, rates)

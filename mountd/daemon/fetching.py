@@ -22,7 +22,6 @@ from hfs.mountd.fetch import (
     PagePusher,
     Resolver,
     SmallFiles,
-    SmallPipeline,
     SparseFiles,
     Unsized,
 )
@@ -33,14 +32,12 @@ from hfs.mountd.hints import (
     PageCacheWarmer,
     PlannedChunks,
     PlannedFiles,
-    PlannedLeaves,
     ReadableFiles,
     ReadWays,
     SpaceReservation,
 )
 from hfs.mountd.namespace import Namespace
 from hfs.mountd.peers import JobPeers
-from hfs.policies.iomode import SMALL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,6 @@ class Fetching:
     reservation: SpaceReservation
     misses: Misses
     resolver: Resolver
-    small_files: SmallFiles
     sparse_files: SparseFiles
 
 
@@ -102,7 +98,6 @@ def fetching(
         reservation=reservation,
         misses=misses,
         resolver=resolver,
-        small_files=SmallFiles(namespace, cache, resolver, owners, limit_bytes=min(SMALL_BYTES, config.chunk_bytes)),
         sparse_files=SparseFiles(source, namespace, nursery),
     )
 
@@ -113,7 +108,7 @@ def hinting(
     names: NameService,
     fetch: Fetching,
     io_mode: IoMode,
-    pipeline: SmallPipeline,
+    small_files: SmallFiles,
     has_overlays: Callable[[], bool],
 ) -> Hinting:
     """Follows the plans of `fetch`, and has fetched through its resolver what they name. `has_overlays`: somebody reads
@@ -135,7 +130,7 @@ def hinting(
         cache,
         fetch.resolver,
         fetch.owners,
-        fetch.small_files,
+        small_files,
         fetch.reservation,
         storage.plan_changes,
         metrics,
@@ -150,9 +145,8 @@ def hinting(
         metrics,
         at_once=config.prefetch_threads,
     )
-    leaves = PlannedLeaves(namespace, pipeline, fetch.reservation, files, metrics)
     readable = ReadableFiles(namespace, permissions, fetch.plans, storage.plan_changes)
     follower = HintFollower(
-        fetch.plans.plans, readable, leaves, chunks, fetch.reservation, warmer, storage.plan_changes, metrics
+        fetch.plans.plans, readable, files, chunks, fetch.reservation, warmer, storage.plan_changes, metrics
     )
     return Hinting(warmer, follower)

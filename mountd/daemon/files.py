@@ -26,6 +26,7 @@ from hfs.mountd.fetch import (
     Prefetch,
     SiblingFetches,
     SiblingWatch,
+    SmallFiles,
     SmallPipeline,
     SteppingBack,
     WhatYields,
@@ -81,6 +82,7 @@ class FileService:
     plane: DataPlane
     delegations: Delegations
     pipeline: SmallPipeline
+    small_files: SmallFiles
     stepping_back: SteppingBack
     page_fill: PageFill
     pushers: Workers
@@ -106,10 +108,11 @@ async def open_file_service(
         io_mode = _io_mode(basics, storage, names, passthrough, overlays)
         hears = recorder, fetch.plans
         lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, nursery)
-        ahead = _fetches_ahead(basics, storage, fetch, siblings, pipeline)
+        small_files = SmallFiles(namespace, cache, fetch.resolver, fetch.owners, pipeline)
+        ahead = _fetches_ahead(basics, storage, fetch, siblings, small_files)
         await _open_again(basics, storage, names, passthrough)
         by_kernel = KernelReads(overlays, passthrough, plane, metrics)
-        hints = hinting(basics, storage, names, fetch, io_mode, pipeline, by_kernel.has_overlays)
+        hints = hinting(basics, storage, names, fetch, io_mode, small_files, by_kernel.has_overlays)
         residency = Residency(namespace, cache, _seen_at(basics), nursery, by_kernel.any)
         away, changed = storage.sent_away, storage.changed
         modes = OpenModes(namespace, cache, io_mode, passthrough, away, queue, metrics, changed)
@@ -141,6 +144,7 @@ async def open_file_service(
             plane,
             delegations,
             pipeline,
+            small_files,
             _stepping_back(basics, storage, fetch.fetcher, pipeline, by_kernel.any),
             PageFill(plane, delegations, cache, fetch.pusher, basics.memory),
             pushers,
@@ -169,10 +173,10 @@ def _siblings(basics: Basics, storage: Storage, namespace: Namespace, nursery: t
 
 
 def _fetches_ahead(
-    basics: Basics, storage: Storage, fetch: Fetching, siblings: SiblingWatch, pipeline: SmallPipeline
+    basics: Basics, storage: Storage, fetch: Fetching, siblings: SiblingWatch, small_files: SmallFiles
 ) -> FetchesAhead:
     cache, turns = storage.cache, fetch.fetcher.turns
-    small = SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline)
+    small = SiblingFetches(fetch.resolver, small_files, siblings, cache)
     return FetchesAhead(fetch.resolver, fetch.owners, fetch.misses, small, cache, storage.source, turns, basics.metrics)
 
 

@@ -8,7 +8,7 @@ from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
-from hfs.mountd.fetch.fetches_ahead import FetchesAhead
+from hfs.mountd.fetch.fetches_ahead import FetchesAhead, SiblingFetches
 from hfs.mountd.fetch.history import History
 from hfs.mountd.fetch.lending import Lending, LendingTerms
 from hfs.mountd.fetch.misses import Misses
@@ -16,10 +16,9 @@ from hfs.mountd.fetch.prefetch import Prefetch
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
 from hfs.mountd.fetch.resolver import Ensured, Resolved, Resolver
 from hfs.mountd.fetch.serving import Serving
-from hfs.mountd.fetch.sibling_fetches import SiblingFetches
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
-from hfs.mountd.fetch.small_files import Become, Place, Small, SmallFiles
-from hfs.mountd.fetch.small_pipeline import WAS_HERE, SmallPipeline, Staged
+from hfs.mountd.fetch.small_files import SmallFiles
+from hfs.mountd.fetch.small_pipeline import WAS_HERE, Become, Place, Small, SmallPipeline
 from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.mountd.fetch.stepping_back import OwnWaits, SteppingBack, WhatYields
 from hfs.mountd.fetch.unsized import Unsized
@@ -55,7 +54,6 @@ __all__ = [
     "SmallFiles",
     "SmallPipeline",
     "SparseFiles",
-    "Staged",
     "SteppingBack",
     "Unsized",
     "WhatYields",

@@ -16,10 +16,53 @@ from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.chunks.turns import FetchTurns
 from hfs.mountd.fetch.misses import Misses
 from hfs.mountd.fetch.resolver import Ensured, Resolver
-from hfs.mountd.fetch.sibling_fetches import SiblingFetches
-from hfs.mountd.fetch.small_files import Place
+from hfs.mountd.fetch.sibling_watch import SiblingWatch
+from hfs.mountd.fetch.small_files import SmallFiles
+from hfs.mountd.fetch.small_pipeline import Become, Place, Small
 from hfs.mountd.namespace import Node
 from hfs.mountd.source import Source
+
+
+class SiblingFetches:
+    """Siblings of small files that are being read. Event loop only."""
+
+    def __init__(self, resolver: Resolver, small_files: SmallFiles, siblings: SiblingWatch, cache: Cache) -> None:
+        self._resolver = resolver
+        self._small_files = small_files
+        self._siblings = siblings
+        self._cache = cache
+
+    async def fetch(self, places: Sequence[Place]) -> int:
+        """Have them staged, unless somebody opens them before; how many were fetched."""
+        left, fetched = dict.fromkeys(places), 0
+        try:
+            outcomes = await self._small_files.stage(places, Goal.STAGED, push=True, wanted=self._siblings.is_wanted)
+            for place, outcome in zip(places, outcomes, strict=True):
+                if not isinstance(outcome, Small) or outcome.become is Become.HERE or outcome.size is None:
+                    continue
+                if outcome.become is Become.FETCHED:
+                    self._siblings.fetched(*place, outcome.size)
+                elif not self._siblings.admit(*place, outcome.size) or not await self._one_chunk(outcome.node):
+                    continue
+                fetched += 1
+                del left[place]
+        finally:
+            for place in left:
+                self._siblings.drop(*place)
+        return fetched
+
+    async def _one_chunk(self, node: Node | None) -> bool:
+        """A sibling that is too large to be fetched with others."""
+        if node is None or node.version is None:
+            return False
+        file = await self._cache.files.get(node.version, node.path)
+        return await self._resolver.ensure(node, file, 0, Goal.STAGED) is Ensured.FETCHED
+
+    def next(self, limit: int) -> list[Place]:
+        """What the sibling policy would fetch now. None while enough of it waits for a thread: what would find no place
+        is not given again."""
+        limit = min(limit, self._small_files.places)
+        return self._siblings.next(limit) if limit else []
 
 
 class FetchesAhead:

@@ -1,56 +1,38 @@
 """Small files, staged many at a time: whole trees of them, before anybody opens one.
 
-In directories that are lent the data plane fetches them, whoever asks (`small_pipeline`). What it cannot judge (links,
-other file systems, files that were changed just now, users who have to be asked for) is looked up together here, and
-fetched as the one chunk that it is, some at a time, with all the patience of a read. Errors are given for each file;
-nothing is told to readers, who find what is here and fetch what is not.
+In directories that may be lent the data plane fetches them (`small_pipeline`). What it cannot judge (links, other file
+systems, files that were changed just now, users who have to be asked for) is looked up together here, and fetched as
+the one chunk that it is, some at a time, with all the patience of a read. Whoever asks hears the same of a file either
+way. Errors are given for each file; nothing is told to readers, who find what is here and fetch what is not.
 """
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import errno
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 
-from hfs.mountd.cache import Cache
+from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.errors import HfsError, SourceError, StagingError
 from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.resolver import Ensured, Resolver
+from hfs.mountd.fetch.small_pipeline import Become, Place, Small, SmallPipeline
 from hfs.mountd.namespace import Namespace, Node, is_link
-
-Place = tuple[Node, bytes]
-"""A directory and a name in it: what a file is known by before it has been looked at."""
 
 _AT_ONCE = 16
 """Files of one call that are fetched at a time: as many as there are prefetch threads."""
 
 
-class Become(enum.Enum):
-    """What became of a file."""
+_MOST_LENT = 4096
+"""Directories that are remembered by their paths: more than are lent at a time."""
 
-    FETCHED = enum.auto()
-    HERE = enum.auto()
-    """It was staged before, or somebody else fetches it, or its owner node has it."""
-    LARGE = enum.auto()
-    """It is no small file, but one whose chunks are to be fetched one by one, or a link. Nothing was read."""
-
-
-class Small(NamedTuple):
-    """A file, and what became of it. Its size: `node.attributes.size`."""
-
-    node: Node
-    become: Become
-
-
-Outcome = Small | HfsError | None
-"""None: the data plane has it, or is fetching it."""
+Outcome = Small | HfsError
 
 
 def _always(_place: Place) -> bool:
@@ -58,27 +40,37 @@ def _always(_place: Place) -> bool:
 
 
 class SmallFiles:
-    """Event loop only. `limit_bytes`: the largest small file."""
+    """Event loop only."""
 
     def __init__(
-        self, namespace: Namespace, cache: Cache, resolver: Resolver, owners: Owners, *, limit_bytes: int
+        self, namespace: Namespace, cache: Cache, resolver: Resolver, owners: Owners, pipeline: SmallPipeline
     ) -> None:
         self._namespace = namespace
         self._cache = cache
         self._resolver = resolver
         self._owners = owners
-        self.limit_bytes = limit_bytes
+        self._pipeline = pipeline
+        self.limit_bytes = pipeline.limit_bytes
+        self._lent: dict[bytes, Node] = {}
+        """By path, as it was when they were lent."""
+
+    @property
+    def places(self) -> int:
+        """How many more files it is worth to ask for before somebody opens them."""
+        return self._pipeline.places
 
     async def stage_paths(
         self,
         paths: Sequence[bytes],
         goal: Goal,
         *,
-        push: bool,
+        push: bool = False,
+        by_nodes: bool = False,
         wanted: Callable[[Place], bool] = _always,
         through_links: bool = True,
     ) -> list[Outcome]:
         """What `stage` does, by paths relative to the root."""
+        stage = partial(self.stage, goal=goal, push=push, by_nodes=by_nodes, wanted=wanted)
         directories: dict[bytes, Node | HfsError] = {}
         places: list[Place | HfsError] = []
         for path in paths:
@@ -87,27 +79,31 @@ class SmallFiles:
                 places.append(SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} names no file"))
                 continue
             if head not in directories:
-                try:
-                    directories[head] = await self._namespace.links.find(head, through_links=through_links)
-                except HfsError as error:
-                    directories[head] = error
+                directories[head] = await self._directory(head, through_links=through_links)
             directory = directories[head]
             places.append(directory if isinstance(directory, HfsError) else (directory, name))
-        staged = await self._stage_found(places, goal, push=push, wanted=wanted)
-        links = [n for n, one in enumerate(staged) if through_links and isinstance(one, Small) and is_link(one.node)]
+        staged = await _found(places, stage)
+        nodes = [one.node if isinstance(one, Small) else None for one in staged]
+        links = [number for number, node in enumerate(nodes) if through_links and node is not None and is_link(node)]
         if links:
-            named = await self._named([paths[number] for number in links])
-            outcomes = await self._stage_found(named, goal, push=push, wanted=wanted)
+            outcomes = await _found(await self._named([paths[number] for number in links]), stage)
             for number, outcome in zip(links, outcomes, strict=True):
                 staged[number] = outcome
         return staged
 
-    async def _stage_found(
-        self, places: Sequence[Place | HfsError], goal: Goal, *, push: bool, wanted: Callable[[Place], bool]
-    ) -> list[Outcome]:
-        found = [place for place in places if isinstance(place, tuple)]
-        outcomes = iter(await self.stage(found, goal, push=push, wanted=wanted))
-        return [next(outcomes) if isinstance(place, tuple) else place for place in places]
+    async def _directory(self, path: bytes, *, through_links: bool) -> Node | HfsError:
+        directory = self._lent.get(path)
+        if directory is not None and directory.lent and directory.path == path:
+            return directory
+        try:
+            directory = await self._namespace.links.find(path, through_links=through_links)
+            if await self._pipeline.lend(directory):
+                if len(self._lent) >= _MOST_LENT:
+                    self._lent.clear()
+                self._lent[path] = directory
+        except HfsError as error:
+            return error
+        return directory
 
     async def _named(self, paths: Sequence[bytes]) -> list[Place | HfsError]:
         """What these links name."""
@@ -128,29 +124,54 @@ class SmallFiles:
         return [places[path] for path in paths]
 
     async def stage(
-        self, places: Sequence[Place], goal: Goal, *, push: bool, wanted: Callable[[Place], bool] = _always
+        self,
+        places: Sequence[Place],
+        goal: Goal,
+        *,
+        push: bool = False,
+        by_nodes: bool = False,
+        wanted: Callable[[Place], bool] = _always,
     ) -> list[Outcome]:
         """Have these files where `goal` says. For each, in this order, what became of it, or why it could not be.
 
-        `push`: put it into the page cache too, where the kernel knows it. A file that is to be staged and that staging
-        does not take is a StagingError. `wanted` is asked of each just before it is read; what is not any more counts
-        as here. Cancelled, it leaves what was fetched, and readers who waited for the rest fetch it themselves.
+        `push`: put it into the page cache too, where the kernel knows it. `by_nodes`: by us alone, since the room for
+        each is to be accounted for. A file that is to be staged and that staging does not take is a StagingError.
+        `wanted` is asked of each just before we read it; what is not any more counts as here. Cancelled, it leaves what
+        was fetched, and readers who waited for the rest fetch it themselves.
         """
-        outcomes: dict[Place, Outcome] = dict.fromkeys(self._claim(places))
+        outcomes: dict[Place, Outcome] = {}
+        if not by_nodes and goal is not Goal.IN_MEMORY:
+            outcomes.update(await self._stage_lent(places))
         unique = [place for place in dict.fromkeys(places) if place not in outcomes]
-        if not unique:  # as nearly always: two nurseries would cost 25 us
-            return [outcomes[place] for place in places]
-        await self._look_up(unique)
-        left = iter(unique)
+        outcomes.update(dict.fromkeys(self._claim(unique), Small(Become.HERE)))
+        left = [place for place in unique if place not in outcomes]
+        if left:  # nearly never: two nurseries would cost 25 us
+            outcomes.update(await self._stage_nodes(left, goal, wanted, push=push))
+        return [outcomes[place] for place in places]
+
+    async def _stage_lent(self, places: Sequence[Place]) -> dict[Place, Small]:
+        """By the data plane, as far as it may and can."""
+        for directory in {directory for directory, _ in places if not directory.lent}:
+            await self._pipeline.lend(directory)
+        lent = [place for place in dict.fromkeys(places) if place[0].lent]
+        outcomes = zip(lent, await self._pipeline.stage(lent), strict=True) if lent else ()
+        return {place: outcome for place, outcome in outcomes if outcome is not None}
+
+    async def _stage_nodes(
+        self, places: Sequence[Place], goal: Goal, wanted: Callable[[Place], bool], *, push: bool
+    ) -> dict[Place, Outcome]:
+        outcomes: dict[Place, Outcome] = {}
+        await self._look_up(places)
+        left = iter(places)
 
         async def fetch_some() -> None:
             for place in left:
                 outcomes[place] = await self._fetch(place, goal, wanted, push=push)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(min(_AT_ONCE, len(unique))):
+            for _ in range(min(_AT_ONCE, len(places))):
                 nursery.start_soon(fetch_some)
-        return [outcomes[place] for place in places]
+        return outcomes
 
     def _claim(self, places: Sequence[Place]) -> list[Place]:
         """What is lent among these is fetched by us from now on. But those that the data plane has fetched, or is just
@@ -191,12 +212,17 @@ class SmallFiles:
             node = dentry.node
             if node is None:
                 return SourceError(errno.ENOENT, f"{shown_path(name)} in {shown_path(directory.path)}")
-            if (known := await self._without_reading(node, goal)) is not None:
-                return known
-            if not wanted(place):
-                return Small(node, Become.HERE)
-            assert node.version is not None
+            if is_link(node):
+                return _small(node, Become.LARGE)
+            if node.version is None:
+                return SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
+            if node.version.size > self.limit_bytes:
+                return _small(node, Become.LARGE)
             file = await self._cache.files.get(node.version, node.path)
+            if not file.present.full and file.present.count > 1:
+                return _small(node, Become.LARGE)  # staged in smaller chunks by an earlier run
+            if file.present.full or self._resolver.has(file, 0, goal) or not wanted(place):
+                return _small(node, Become.HERE, file)
             ensured = await self._resolver.ensure(node, file, 0, goal, push=Push.WHOLE if push else Push.NOTHING)
         except HfsError as error:
             return error
@@ -204,19 +230,17 @@ class SmallFiles:
             if not self._owners.caches_locally(node.path, 0):
                 return StagingError("the node that owns it could not stage it")
             return self._cache.admission.refusal(file.size)
-        return Small(node, Become.FETCHED if ensured is Ensured.FETCHED else Become.HERE)
+        return _small(node, Become.FETCHED if ensured is Ensured.FETCHED else Become.HERE, file)
 
-    async def _without_reading(self, node: Node, goal: Goal) -> Small | HfsError | None:
-        """What becomes of a file without reading it; None: it is to be read."""
-        if is_link(node):
-            return Small(node, Become.LARGE)
-        if node.version is None:
-            return SourceError(errno.EINVAL, f"{shown_path(node.path)} is no regular file")
-        if node.version.size > self.limit_bytes:
-            return Small(node, Become.LARGE)
-        file = await self._cache.files.get(node.version, node.path)
-        if file.present.full:
-            return Small(node, Become.HERE)
-        if file.present.count > 1:
-            return Small(node, Become.LARGE)  # staged in smaller chunks by an earlier run
-        return Small(node, Become.HERE) if self._resolver.has(file, 0, goal) else None
+
+async def _found(
+    places: Sequence[Place | HfsError], stage: Callable[[Sequence[Place]], Awaitable[list[Outcome]]]
+) -> list[Outcome]:
+    """What `stage` gives for those that are places, and the errors of the others."""
+    outcomes = iter(await stage([place for place in places if isinstance(place, tuple)]))
+    return [next(outcomes) if isinstance(place, tuple) else place for place in places]
+
+
+def _small(node: Node, become: Become, file: StagedFile | None = None) -> Small:
+    number = file.object_id if file is not None else None
+    return Small(become, node.attributes.size, number or 0, node)

@@ -7,6 +7,7 @@ did: the pipeline is a faster way, never another one. Event loop only.
 
 from __future__ import annotations
 
+import enum
 import errno
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +22,6 @@ from hfs.mountd.core.seen import version_of
 from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.lending import Lending
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
-from hfs.mountd.fetch.small_files import Place
 from hfs.mountd.kernel import Fetched, FetchKind, SmallFetches
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.source import Source
@@ -65,14 +65,30 @@ _PATIENCE_S = 1.0
 _FETCHED = (FetchKind.STORED, FetchKind.UNSTORED, FetchKind.GIVEN)
 
 
-class Staged(NamedTuple):
-    """What has become of a file that was asked for."""
+Place = tuple[Node, bytes]
+"""A directory and a name in it: what a file is known by before it has been looked at."""
 
-    size: int | None
+
+class Become(enum.Enum):
+    """What has become of a file that was to be staged."""
+
+    FETCHED = enum.auto()
+    HERE = enum.auto()
+    """It was staged before, or somebody else fetches it, or its owner node has it."""
+    LARGE = enum.auto()
+    """It is no small file, but one whose chunks are to be fetched one by one, or a link. Nothing was read."""
+
+
+class Small(NamedTuple):
+    """A file, and what has become of it, whoever has fetched it."""
+
+    become: Become
+    size: int | None = None
     """None: it was here, and nobody has asked."""
-    number: int
-    """Of its object; 0: it is in memory, or empty, or nobody has asked."""
-    fetched: bool
+    number: int = 0
+    """Of its object; 0: it is in memory, or empty, or elsewhere, or nobody has asked."""
+    node: Node | None = None
+    """None: the data plane has it, which needs none."""
 
 
 class _Key(NamedTuple):
@@ -88,7 +104,13 @@ class _Batch:
     def __init__(self) -> None:
         self.left = 0
         self.more = trio.Event()
-        self.outcomes: dict[_Key, Staged] = {}
+        self.outcomes: dict[_Key, Small] = {}
+
+    def landed(self) -> None:
+        """One of them is under way no more."""
+        self.left -= 1
+        if not self.left:
+            self.more.set()
 
 
 class SmallPipeline:
@@ -109,6 +131,8 @@ class SmallPipeline:
         thread id if it was staged; whether an order names it."""
         self._fetches = fetches
         self.lending = lending
+        self.limit_bytes = lending.terms.limit_bytes
+        """The largest small file."""
         self._namespace = namespace
         self._source = source
         self._cache = cache
@@ -128,30 +152,14 @@ class SmallPipeline:
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def ahead(self, places: Sequence[Place]) -> list[Place]:
-        """Have siblings of lent directories fetched. Those that are to be fetched the usual way."""
-        usual: list[Place] = []
-        errors = self._fetches.ahead([(directory.id, name) for directory, name in places])
-        for place, error in zip(places, errors, strict=True):
-            if error in (errno.EPERM, errno.ENOENT):
-                usual.append(place)
-            elif error:
-                self._siblings.drop(*place)
-        return usual
-
-    @property
-    def on(self) -> bool:
-        """Files are fetched without us, where that may be."""
-        return self._fetches.runs
-
     @property
     def places(self) -> int:
         """How many more files may be asked for ahead: others would only wait for a thread, or find room nowhere. Who
         asks for none hears of the next that is done or read (`SiblingWatch`)."""
-        figures, largest_bytes = self._fetches.figures(), self.lending.terms.limit_bytes
-        if self._cache.arrivals.granted_bytes > largest_bytes:
+        figures = self._fetches.figures()
+        if self._cache.arrivals.granted_bytes > self.limit_bytes:
             return max(0, _MOST_AHEAD - figures.jobs)
-        return max(0, (self._homeless_bytes - figures.homeless_bytes) // largest_bytes - figures.jobs)
+        return max(0, (self._homeless_bytes - figures.homeless_bytes) // self.limit_bytes - figures.jobs)
 
     @property
     def jobs(self) -> int:
@@ -165,11 +173,11 @@ class SmallPipeline:
 
     async def lend(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
-        return self.on and await self.lending.lend(directory)
+        return self._fetches.runs and await self.lending.lend(directory)
 
-    async def stage(self, places: Sequence[Place]) -> list[Staged | None]:
-        """Have these files of directories that are lent fetched and staged. For each what has become of it; None: it is
-        to be fetched the usual way."""
+    async def stage(self, places: Sequence[Place]) -> list[Small | None]:
+        """Have these files of directories that are lent fetched and staged. For each what has become of it; None: we
+        are to fetch it."""
         batch = _Batch()
         generation = self.lending.generation
         keys = {place: _Key(place[0].id, generation(place[0].id), place[1]) for place in places}
@@ -180,7 +188,7 @@ class SmallPipeline:
                 self._awaited[key] = batch
                 batch.left += 1
             elif error == errno.EEXIST:
-                batch.outcomes[key] = Staged(None, 0, fetched=False)
+                batch.outcomes[key] = Small(Become.HERE)
         with trio.move_on_after(self._source.threads.time_limit_s):
             while batch.left:
                 await batch.more.wait()
@@ -266,6 +274,7 @@ class SmallPipeline:
         self._metrics.add("source_abandoned", len(stuck))
         for directory_id in set(stuck):
             self.lending.rest(directory_id)
+            self._give_up(directory_id)
 
     def take(self) -> None:
         """Hear what has become of files."""
@@ -294,8 +303,8 @@ class SmallPipeline:
             elif one.kind is FetchKind.GIVEN and prefix is not None:
                 self._store(one, version, prefix)
             self.lending.is_used(one.directory_id)
-            if one.ahead and not self._tell_awaiting(one, version.size):
-                self._tell_siblings(one, version.size)
+            if one.ahead:
+                self._tell_awaiting(one, version.size)
         self._cache.arrivals.enter(arrivals)
         if any(one.ahead for one in found):
             self._siblings.look_again()
@@ -326,26 +335,18 @@ class SmallPipeline:
             self._prefixes[directory_id] = path + b"/" if path else b""
         return self._prefixes[directory_id]
 
-    def _tell_awaiting(self, one: Fetched, size: int) -> bool:
+    def _tell_awaiting(self, one: Fetched, size: int) -> None:
         key = _Key(one.directory_id, one.generation, one.name)
         batch = self._awaited.pop(key, None)
         if batch is None:
-            return False
-        is_fetched = one.kind in _FETCHED
-        if is_fetched or (one.kind is FetchKind.HERE and (one.number or not size)):  # else it is no small file
-            outcome = Staged(size, one.number, fetched=is_fetched)
-            batch.outcomes[key] = outcome
-        batch.left -= 1
-        if not batch.left:
-            batch.more.set()
-        return True
-
-    def _tell_siblings(self, one: Fetched, size: int) -> None:
-        directory = self.lending.directory(one.directory_id)
-        if directory is None:
             return
         if one.kind in _FETCHED:
-            self._metrics.add("sibling_files")
-            self._siblings.fetched(directory, one.name, size)
-        else:
-            self._siblings.drop(directory, one.name)
+            batch.outcomes[key] = Small(Become.FETCHED, size, one.number)
+        elif one.kind is FetchKind.HERE and (one.number or not size):  # else it is no small file
+            batch.outcomes[key] = Small(Become.HERE, size, one.number)
+        batch.landed()
+
+    def _give_up(self, directory_id: int) -> None:
+        """The source hangs there: who waits for files of this directory goes on without us."""
+        for key in [key for key in self._awaited if key.directory_id == directory_id]:
+            self._awaited.pop(key).landed()

@@ -10,7 +10,6 @@ from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer, ReadWays
 from hfs.mountd.hints.plan_changes import PlanChanges
 from hfs.mountd.hints.planned_chunks import PlannedChunks
 from hfs.mountd.hints.planned_files import PlannedFiles
-from hfs.mountd.hints.planned_leaves import PlannedLeaves
 from hfs.mountd.hints.readable_files import ReadableFiles
 from hfs.mountd.hints.space_reservation import SpaceReservation
 
@@ -22,7 +21,6 @@ __all__ = [
     "PlanChanges",
     "PlannedChunks",
     "PlannedFiles",
-    "PlannedLeaves",
     "ReadWays",
     "ReadableFiles",
     "SpaceReservation",

@@ -25,7 +25,7 @@ from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer
 from hfs.mountd.hints.plan_changes import PlanChanges
 from hfs.mountd.hints.plan_registry import PlanRegistry
 from hfs.mountd.hints.planned_chunks import PlannedChunks
-from hfs.mountd.hints.planned_leaves import PlannedLeaves
+from hfs.mountd.hints.planned_files import PlannedFiles
 from hfs.mountd.hints.readable_files import ReadableFiles
 from hfs.mountd.hints.space_reservation import SpaceReservation
 
@@ -45,7 +45,7 @@ class HintFollower:
         self,
         plans: PlanRegistry,
         readable: ReadableFiles,
-        leaves: PlannedLeaves,
+        files: PlannedFiles,
         chunks: PlannedChunks,
         reservation: SpaceReservation,
         warmer: PageCacheWarmer,
@@ -54,7 +54,7 @@ class HintFollower:
     ) -> None:
         self._plans = plans
         self._readable = readable
-        self._leaves = leaves
+        self._files = files
         self._chunks = chunks
         self._reservation = reservation
         self._warmer = warmer
@@ -133,7 +133,7 @@ class HintFollower:
             if not units:
                 pass
             elif work.plan.layout.whole:
-                await self._leaves.stage(work.plan, units, left)
+                await self._files.stage(work.plan, units, left)
             elif await self._chunks.stage(work.plan, units[0]):
                 left.clear()
             else:

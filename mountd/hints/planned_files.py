@@ -1,7 +1,8 @@
 """Whole files that a plan names: found, fetched and staged, many at a time.
 
-What does not stay on the disk, or finds no room there after all, is held in memory for its reader. A file that cannot
-be had is counted: its reader meets the error itself.
+As long as there is room the data plane fetches them where it may, without a node, and answers who opens them. What does
+not stay on the disk, or finds no room there after all, is held in memory for its reader. A file that cannot be had is
+counted: its reader meets the error itself.
 """
 
 from __future__ import annotations
@@ -55,56 +56,67 @@ class PlannedFiles:
             outcomes = await self._stage(plan, units, stays.each)
         finally:
             self._reservation.settled(stays)
+        plan.is_fetched_apart = all(isinstance(one, Small) and one.node is None for one in outcomes.values())
         for unit, stay in zip(units, stays.each, strict=True):
             outcome = outcomes[unit]
-            if isinstance(outcome, StagingError):
-                self._changes.hold_back()  # another time
-                continue
             left.discard(unit)
             try:
                 if isinstance(outcome, HfsError):
                     raise outcome
-                if outcome is None:
-                    plan.ready.add(unit)
-                    plan.schedule.here(unit, plan.mean_bytes)
-                    continue
-                await self._found(plan, unit, outcome, stay)
+                if outcome.node is None:
+                    self._ready(plan, unit, outcome)
+                else:
+                    await self._found(plan, unit, outcome.node, stay, fetched=outcome.become is Become.FETCHED)
             except StagingError:
-                self._changes.hold_back()
+                self._changes.hold_back()  # another time
                 left.add(unit)
             except HfsError as error:
                 self._plans.failed(plan, unit, plan.layout.path(unit), error)
 
-    async def _stage(
-        self, plan: EpochPlan, units: Sequence[int], stays: Sequence[bool]
-    ) -> dict[int, Small | HfsError | None]:
+    async def _stage(self, plan: EpochPlan, units: Sequence[int], stays: Sequence[bool]) -> dict[int, Small | HfsError]:
         def is_wanted(place: Place) -> bool:
             """False once a reader has opened it, who fetches it: once is enough."""
             directory, name = place
             return b"/".join(filter(None, (directory.path, name))) not in plan.overtaken
 
-        outcomes: dict[int, Small | HfsError | None] = {}
+        outcomes: dict[int, Small | HfsError] = {}
         for stay in dict.fromkeys(stays):
             some = [unit for unit, its in zip(units, stays, strict=True) if its == stay]
             goal = Goal.HERE if stay else Goal.IN_MEMORY
             # Not into the page cache: what is needed soon is put there when it is.
             paths = [plan.path(unit) for unit in some]
             found = await self._small_files.stage_paths(
-                paths, goal, push=False, wanted=is_wanted, through_links=plan.follows_links
+                paths,
+                goal,
+                by_nodes=self._reservation.is_tight,
+                wanted=is_wanted,
+                through_links=plan.follows_links,
             )
             outcomes.update(zip(some, found, strict=True))
         return outcomes
 
-    async def _found(self, plan: EpochPlan, unit: int, small: Small, stay: bool) -> None:
+    def _ready(self, plan: EpochPlan, unit: int, small: Small) -> None:
+        """The data plane has a file, or is fetching it."""
+        plan.ready.add(unit)
+        if small.size:
+            plan.looked_at(small.size)
+        if small.number and plan.objects is not None:
+            plan.objects[unit] = small.number
+        if small.become is Become.FETCHED and small.size is not None:
+            plan.schedule.arrived(unit, small.size)
+            self._metrics.add("hinted_bytes", small.size)
+        else:
+            plan.schedule.here(unit, small.size or plan.mean_bytes)
+
+    async def _found(self, plan: EpochPlan, unit: int, node: Node, stay: bool, *, fetched: bool) -> None:
         """A file is there, and what became of it is told to the schedule. Raises HfsError."""
-        node, path, schedule = small.node, small.node.path, plan.schedule
+        path, schedule = node.path, plan.schedule
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} is no regular file")
         file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
-        fetched = small.become is Become.FETCHED
         if not file.complete:
             fetched |= self._resolver.is_held(file, 0)  # since a moment ago
-        if small.become is Become.LARGE and file.present.count == 1:
+        if file.present.count == 1 and file.size > self._small_files.limit_bytes:
             goal = Goal.HERE if stay else Goal.IN_MEMORY
             fetched = await self._resolver.ensure(node, file, 0, goal, soon=True) is Ensured.FETCHED
         plan.files.found(unit, node)

@@ -13,10 +13,11 @@ from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.daemon.fetching import Fetching, Hinting, fetching, hinting
-from hfs.mountd.fetch import PageCache, PrefetchQueue
+from hfs.mountd.fetch import PageCache, PrefetchQueue, SmallFiles
 from hfs.mountd.files import IoMode
 from hfs.mountd.hints import Learners, PlanChanges
 from hfs.mountd.namespace import Namespace, Node
+from hfs.policies.iomode import SMALL_BYTES
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 
@@ -25,6 +26,10 @@ async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
     """Instead of trio.to_thread.run_sync."""
     await trio.lowlevel.checkpoint()
     return function(*arguments)
+
+
+async def _is_not_lent(_directory: Node) -> bool:
+    return False
 
 
 class FetchParts:
@@ -77,11 +82,16 @@ class FetchParts:
     ) -> Fetching:
         return fetching(self._basics, self._storage, None, namespace, page_cache, is_recorded, nursery)
 
-    def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode) -> Hinting:
-        pipeline: Any = SimpleNamespace(on=False)
+    def small_files(self, namespace: Namespace, fetch: Fetching) -> SmallFiles:
+        """Those that the data plane does not fetch: see tests/fuse/test_small_pipeline.py."""
+        limit_bytes = min(SMALL_BYTES, self._basics.config.chunk_bytes)
+        pipeline: Any = SimpleNamespace(places=512, lend=_is_not_lent, limit_bytes=limit_bytes)
+        return SmallFiles(namespace, self._storage.cache, fetch.resolver, fetch.owners, pipeline)
+
+    def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode, small_files: SmallFiles) -> Hinting:
         permissions: Any = SimpleNamespace(readable=self._readable, may_go=self._may_go, is_own=lambda _who: False)
         names: Any = SimpleNamespace(namespace=namespace, permissions=permissions)
-        return hinting(self._basics, self._storage, names, fetch, io_mode, pipeline, lambda: self.has_overlays)
+        return hinting(self._basics, self._storage, names, fetch, io_mode, small_files, lambda: self.has_overlays)
 
     async def _may_go(self, _who: Credentials, ways: Sequence[Sequence[tuple[bytes, bytes]]]) -> list[bool]:
         return [not self.closed.intersection(way) for way in ways]

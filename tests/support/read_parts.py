@@ -51,10 +51,6 @@ CHUNK = 1 << 20
 THREAD = 4711
 
 
-async def _is_not_lent(_directory: Node) -> bool:
-    return False
-
-
 @dataclass
 class Parts:
     """A daemon without kernel, disk and threads."""
@@ -153,7 +149,8 @@ async def daemon(
         await open_again(inherited, journal, namespace, handles, cache, nobody, fake_plane, 0)
         recorder = Recorder()
         fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
-        hinting = built.hinting(namespace, fetch, io_mode)
+        small_files = built.small_files(namespace, fetch)
+        hinting = built.hinting(namespace, fetch, io_mode, small_files)
         hints, learners, queue = hinting.follower, built.learners, built.queue
         siblings = SiblingWatch(
             Siblings(CHUNK, budget_bytes=8 * CHUNK),
@@ -162,18 +159,12 @@ async def daemon(
             queue.siblings_nowait,
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
-        pipeline: Any = SimpleNamespace(
-            places=512,
-            ahead=list,
-            lend_soon=lambda _directory: None,
-            opened=lambda _node, _thread, _at_ns: False,
-            lend=_is_not_lent,
-        )
+        pipeline: Any = SimpleNamespace(lend_soon=lambda _directory: None, opened=lambda _node, _thread, _at_ns: False)
         ahead = FetchesAhead(
             fetch.resolver,
             fetch.owners,
             fetch.misses,
-            SiblingFetches(fetch.resolver, fetch.small_files, siblings, cache, pipeline),
+            SiblingFetches(fetch.resolver, small_files, siblings, cache),
             staging,  # type: ignore[arg-type]  # a fake
             source,  # type: ignore[arg-type]  # a fake
             fetch.fetcher.turns,

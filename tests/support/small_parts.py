@@ -15,7 +15,7 @@ from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
 from hfs.mountd.daemon.fetching import Fetching
-from hfs.mountd.fetch import Goal, Small
+from hfs.mountd.fetch import Goal, Small, SmallFiles
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.policies.geometry import Extent
@@ -33,11 +33,12 @@ class Parts:
     staging: FakeStaging
     namespace: Namespace
     fetch: Fetching
+    small_files: SmallFiles
     pushed: list[bytes]
     nursery: trio.Nursery
 
     async def stage(self, *paths: bytes) -> list[Small | HfsError]:
-        return await self.fetch.small_files.stage_paths(paths, Goal.STAGED, push=True)
+        return await self.small_files.stage_paths(paths, Goal.STAGED, push=True)
 
     def is_right(self, path: bytes) -> bool:
         """What is staged of the newest version of the file is the source's."""
@@ -91,7 +92,7 @@ async def parts_of(source: FakeSource, *, ttl_s: float = 60.0) -> AsyncIterator[
         namespace = await open_namespace(source, metrics, nursery, ttl_s=ttl_s, strict=False)  # type: ignore[arg-type]  # a fake
         built = FetchParts(source, staging, metrics, chunk_bytes=CHUNK, buffer_chunks=64)
         fetch = built.fetching(namespace, Pushes(), lambda: False, nursery)
-        yield Parts(source, staging, namespace, fetch, pushed, nursery)
+        yield Parts(source, staging, namespace, fetch, built.small_files(namespace, fetch), pushed, nursery)
         nursery.cancel_scope.cancel()
 
 

@@ -245,7 +245,7 @@ async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(
 async def test_what_is_only_held_is_answered_from_memory_and_not_staged() -> None:
     async with parts_of(tree(4)) as parts:
         for _ in range(2):
-            outcomes = await parts.fetch.small_files.stage_paths(names(4), Goal.IN_MEMORY, push=False)
+            outcomes = await parts.small_files.stage_paths(names(4), Goal.IN_MEMORY)
         assert become(outcomes) == [Become.HERE] * 4
         assert not parts.staging.queue
         assert not parts.staging.chunks
