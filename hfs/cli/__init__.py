@@ -36,7 +36,7 @@ _COMMANDS = {
     "run": "Mount, run COMMAND with its own user and environment, unmount.",
     "status": "Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.",
     "why": "Say why jobs that read from the mount that MOUNT lies in wait, and what to change.",
-    "refresh": "See PATHs, files or whole directories of a mount, as the source has them now.",
+    "refresh": "Look at the source now, for PATHs, files or whole directories of a mount.",
     "cache": "Work on what is staged: of a mount, or of a cache directory (--cache) with nothing mounted.",
     "sweep": "Take away what was left: dead mounts, mounts and daemons of ended jobs, sockets, expired caches.",
     "doctor": "Find what is wrong with this set-up, and say the remedy of each fault.",
@@ -63,37 +63,8 @@ _HEADINGS = {
 """What stands in the help above these commands."""
 
 
-_MEANT = {
-    **dict.fromkeys(("ls", "list", "ps", "info", "stats", "mounts", "df"), "hfs status"),
-    **dict.fromkeys(("top", "monitor", "watch"), "hfs status --watch"),
-    **dict.fromkeys(("hint", "hints"), "hfs-hint"),
-    **dict.fromkeys(("warmup", "preload", "prefetch", "stage"), "hfs cache warm"),
-    **dict.fromkeys(("clean", "cleanup", "gc", "prune"), "hfs sweep"),
-    **dict.fromkeys(("exec", "start"), "hfs run"),
-    **dict.fromkeys(("unmount", "stop"), "hfs umount"),
-    **dict.fromkeys(("diagnose", "health"), "hfs doctor"),
-    **dict.fromkeys(("report", "logs"), "hfs debug bundle"),
-    "reload": "hfs refresh",
-    "version": "hfs --version",
-    "help": "hfs --help",
-}
-"""What people who know other programs type, and what it is here."""
-
-
 class _Commands(CommandGroup):
     """Loads a command when it is asked for."""
-
-    def meant(self, ctx: click.Context, name: str) -> str | None:
-        """Of `_MEANT`, or a command of a group, or of hfs-hint, or one that is written nearly so."""
-        if name.lower() in _MEANT:
-            return _MEANT[name.lower()]
-        from hfs.cli.hint import hint
-
-        groups = {f"hfs {group}": self.get_command(ctx, group) for group in self.list_commands(ctx)}
-        for program, group in (*groups.items(), ("hfs-hint", hint)):
-            if isinstance(group, click.Group) and name in group.commands:
-                return f"{program} {name}"
-        return super().meant(ctx, name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         """In the order in which people need them."""

@@ -7,7 +7,7 @@ Knows nothing of what a command does. `hfs.cli.man` writes the same as man pages
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -89,6 +89,14 @@ class Command(click.Command):
             elif type(parameter.type) in _TEXTS and len(words := (parameter.metavar or "").split("|")) > 1:
                 parameter.type = _Completed(words)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, which does not say whose option has no value. Raises click's UsageError."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's
         """Run the command. Raises click's Exit where it was to print and cannot."""
         streams.begin(ctx.info_name)
@@ -117,6 +125,29 @@ class Command(click.Command):
 _TEXTS = (click.types.StringParamType, click.types.UnprocessedParamType)
 
 
+_MEANT = {
+    **dict.fromkeys(("ls", "list", "ps", "info", "stats", "mounts", "df"), "hfs status"),
+    **dict.fromkeys(("top", "monitor", "watch"), "hfs status --watch"),
+    **dict.fromkeys(("hint", "hints"), "hfs-hint"),
+    **dict.fromkeys(("warmup", "preload", "prefetch", "stage"), "hfs cache warm"),
+    "pin": "hfs cache warm --pin",
+    **dict.fromkeys(("rm", "remove", "delete", "clear", "drop", "purge", "unstage", "unwarm"), "hfs cache evict"),
+    **dict.fromkeys(("clean", "cleanup", "gc", "prune"), "hfs sweep"),
+    **dict.fromkeys(("hfs cache clean", "hfs cache prune"), "hfs cache evict"),
+    "hfs cache ls": "hfs cache list",
+    **dict.fromkeys(("exec", "start"), "hfs run"),
+    **dict.fromkeys(("unmount", "dismount", "stop"), "hfs umount"),
+    **dict.fromkeys(("diagnose", "health"), "hfs doctor"),
+    **dict.fromkeys(("report", "logs"), "hfs debug bundle"),
+    "reload": "hfs refresh",
+    "version": "hfs --version",
+}
+"""What people who know other programs type, and what it is here. A word alone is one of the two programs themselves, or
+of the group that has what it is here; of other groups it may be anything."""
+_NEARLY = 0.75
+"""So alike a word and a command of another group are, where it is meant by it."""
+
+
 class Stopped(KeyboardInterrupt):
     """Ctrl-C, and what has become of the work, for people."""
 
@@ -137,11 +168,22 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def meant(self, ctx: click.Context, name: str) -> str | None:
-        """The command line that may be meant by a name that is no command."""
+        """The command lines of both programs that may be meant by a name that is no command of this group."""
         import difflib
 
-        near = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=1)
-        return f"{ctx.command_path} {near[0]}" if near else None
+        here, name = ctx.command_path, name.lower()
+        if name == "help":
+            return f"{here} --help"
+        meaning = _MEANT.get(f"{here} {name}") or _MEANT.get(name, "")
+        if meaning and (ctx.parent is None or meaning.startswith(here)):
+            return meaning
+        paths = _paths_of_commands()
+        if name in paths:
+            return " or ".join(paths[name])
+        if near := difflib.get_close_matches(name, self.list_commands(ctx), n=1):
+            return f"{here} {near[0]}"
+        near = difflib.get_close_matches(name, paths, n=1, cutoff=_NEARLY)
+        return " or ".join(paths[near[0]]) if near else None
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002 - click's
         """The first sentence, whole."""
@@ -190,6 +232,29 @@ class CommandGroup(click.Group):
                 raise
             complain(reason)
             raise click.exceptions.Exit(1) from None
+
+
+def contexts(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
+    """Of a command and all below it."""
+    context = click.Context(command, info_name=name, parent=parent)
+    yield context
+    if isinstance(command, click.Group):
+        for word in command.list_commands(context):
+            below = command.get_command(context, word)
+            assert below is not None
+            yield from contexts(below, word, context)
+
+
+def _paths_of_commands() -> dict[str, list[str]]:
+    """How the commands of each name are called, of both programs and their groups."""
+    from hfs.cli import cli
+    from hfs.cli.hint import hint
+
+    paths: dict[str, list[str]] = {}
+    for context in (*contexts(cli, "hfs"), *contexts(hint, "hfs-hint")):
+        if context.parent is not None and context.info_name is not None:
+            paths.setdefault(context.info_name, []).append(context.command_path)
+    return paths
 
 
 def first_sentence(command: click.Command) -> str:

@@ -34,7 +34,7 @@ def learners_table(hints: Mapping[str, Any]) -> Table | None:
             str(learner.get("pid") or "-"),
             _or_dash(learner.get("epoch"), str),
             _position(learner, total),
-            _or_dash(rate, lambda value: f"{value:,.3g}"),
+            _or_dash(rate, _figure),
             _or_dash(share, lambda value: f"{value:.1%}"),
             _or_dash(learner.get("ahead_bytes"), size),
             "-" if learner.get("only_given") else _or_dash(learner.get("eta_s"), duration),
@@ -63,22 +63,22 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
     ]
     if not rows:
         return None
-    times_of = ("exposed I/O", "compute", "other", "exposed / compute", "batches", "for the source", "daemon CPU")
-    table = new_table("epochs", "learner", "epoch", *times_of)
+    times_of = ("exposed I/O", "compute", "other", "waited", "batches", "source wait", "daemon CPU")
+    table = new_table("epochs (times in seconds)", "learner", "epoch", *times_of)
+    table.padding = (0, 0, 0, 0)  # so that a learner's name has its place in 80 columns
+    for column in table.columns[1:]:  # figures are never folded
+        column.no_wrap, column.justify, column.header = True, "right", str(column.header).replace(" ", "\n")
     for learner, epoch in rows[-_EPOCHS:]:
         measured = bool(epoch.get("batches"))
-        compute_s = epoch.get("compute_s") or 0.0
-        times = [
-            duration(epoch.get(name) or 0.0) if measured else "-" for name in ("exposed_s", "compute_s", "other_s")
-        ]
+        times = [epoch.get(name) or 0.0 for name in ("exposed_s", "compute_s", "other_s")]
         table.add_row(
             _title(learner),
             str(epoch.get("epoch", "-")),
-            *times,
-            f"{(epoch.get('exposed_s') or 0.0) / compute_s:.1%}" if measured and compute_s else "-",
+            *(_figure(time) if measured else "-" for time in times),
+            f"{times[0] / sum(times):.1%}" if measured and sum(times) > 0 else "-",
             f"{epoch['batches']:,}" if measured else "-",
-            _or_dash(epoch.get("source_wait_s"), duration),
-            _or_dash(epoch.get("daemon_cpu_s"), duration),
+            _or_dash(epoch.get("source_wait_s"), _figure),
+            _or_dash(epoch.get("daemon_cpu_s"), _figure),
         )
     if len(rows) > _EPOCHS:
         table.caption = f"{len(rows) - _EPOCHS} earlier ones: --json"
@@ -88,6 +88,11 @@ def epochs_table(hints: Mapping[str, Any]) -> Table | None:
 def _title(learner: Mapping[str, Any]) -> str:
     name = learner.get("name") or "learner"
     return escape(printable(f"{name}, rank {learner.get('rank', 0)} of {learner.get('world', 1)}"))
+
+
+def _figure(number: float) -> str:
+    """Short, since eight of them stand in a line of 80 columns."""
+    return f"{number:,.0f}" if number >= 100 else f"{round(number, 3):.3g}"
 
 
 def _or_dash(value: Any, shown: Any) -> str:  # noqa: ANN401 - a figure, and what writes it

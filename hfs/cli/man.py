@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 import hfs
-from hfs.cli.command import Command, first_sentence
+from hfs.cli.command import Command, contexts, first_sentence
 from hfs.cli.exit_codes import TABLE, Meaning
 from hfs.cli.figures import count
 from hfs.mountd.core.errors import ConfigError, MountError
@@ -59,19 +59,8 @@ def _all_pages() -> Iterator[tuple[str, str]]:
 
     programs: tuple[tuple[str, click.Command], ...] = (("hfs", cli), ("hfs-hint", hint), ("mount.fuse.hfs", helper))
     for name, program in programs:
-        for context in _contexts(program, name, None):
+        for context in contexts(program, name):
             yield context.command_path, page(context)
-
-
-def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
-    """Of a command and all below it."""
-    context = click.Context(command, info_name=name, parent=parent)
-    yield context
-    if isinstance(command, click.Group):
-        for word in command.list_commands(context):
-            below = command.get_command(context, word)
-            assert below is not None
-            yield from _contexts(below, word, context)
 
 
 def page(context: click.Context) -> str:

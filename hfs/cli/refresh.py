@@ -18,7 +18,7 @@ from hfs.cli.shared import complain, complete_mounts, control_option, targets_of
 @control_option
 @click.pass_context
 def refresh(ctx: click.Context, /, paths: tuple[str, ...], as_json: bool, control: str | None) -> None:
-    """See PATHs, files or whole directories of a mount, as the source has them now.
+    """Look at the source now, for PATHs, files or whole directories of a mount.
 
     Names, attributes and listings are looked up anew at the next use, on this node. What has changed is fetched again
     when it is read; what has not stays staged. Open files go on with the version that they have.

@@ -61,9 +61,11 @@ def mapped(path: str) -> dict[str, Integers]:
         raise LayoutError(f"{path}: no such file") from None
     except OSError as error:
         raise LayoutError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except zipfile.BadZipFile:
+        raise LayoutError(f"{path}: not a layout, or cut short: it does not end as one") from None
     except (
         *(EOFError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
-        *(NotImplementedError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile),
+        *(NotImplementedError, SyntaxError, tokenize.TokenError, struct.error),
     ) as error:
         raise LayoutError(f"{path}: not a layout, or cut short ({error})") from None
 

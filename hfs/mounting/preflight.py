@@ -214,6 +214,9 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
         if _inside(path, real) or (name == "SOURCE" and _has_ancestor(path, source)):
             faults.usage(f"cache {path}: inside {name} {directory}; choose a directory on a disk of this machine")
             return
+    mount = mountinfo.enclosing(os.path.realpath(path))
+    if mount is not None and mount.fstype in mountinfo.IN_MEMORY and config.cache_size_bytes is None:
+        faults.usage(f"a cache on {mount.fstype} needs --cache-size SIZE: {path} lies in memory")
     if faults and not os.path.exists(path):
         return  # there will be no mount, so nothing is made
     try:
@@ -236,9 +239,6 @@ def _check_cache(config: Config, source: probe.Look | None, faults: _Faults) -> 
             faults.failed(
                 f"cache {path}: cannot be written to ({error.strerror}); give a directory that you can write to"
             )
-    mount = mountinfo.enclosing(os.path.realpath(path))
-    if mount is not None and mount.fstype in mountinfo.IN_MEMORY and config.cache_size_bytes is None:
-        faults.usage(f"a cache on {mount.fstype} needs --cache-size SIZE: {path} lies in memory")
 
 
 def _has_ancestor(path: str, directory: probe.Look | None) -> bool:

@@ -162,6 +162,11 @@ def main() -> None:
     places.clean_up()
     try:
         places.data.mkdir(parents=True)
+        if os.getloadavg()[0] > (cores := len(os.sched_getaffinity(0))):
+            load = f"load {os.getloadavg()[0]:.1f} on {cores} cores"
+            console.print(
+                f"This machine is busy ({load}): this takes longer, and its times say less than on a quiet one."
+            )
         size = make_images.make(places.data, args.images)
         console.print(f"made {args.images} JPEG files of {size / args.images / 1000:.0f} KB")
         script = [sys.executable, HERE / name]

@@ -31,7 +31,7 @@ def test_a_pod_beside_a_service_named_hfs(source: Path, hfs_mount: HfsMount, tmp
     shown = run(hfs_command(), "config", env=env)
     assert shown.returncode == 0
     assert shown.stderr.splitlines() == [
-        "hfs: environment HFS_TLT: no such key, passed over; did you mean ttl?",
+        "hfs: environment HFS_TLT: no such key, passed over; did you mean ttl? hfs config lists all",
         "hfs: environment HFS_PORT, HFS_SERVICE_HOST: made for a service of that name, not for hfs; passed over",
     ]
 

@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """`{d}`: a folder with data; `{t}`: one with a file, an empty directory `m` and a full one; `{c}`: a cache root."""
+    """`{d}`: a folder with data; `{t}`: one with a file, an empty directory `m` and a full one; `{c}`: a cache root;
+    `{o}`: a directory of somebody else."""
 
     typed: str
     code: int
     said: tuple[str, ...]
     mounts: bool = False
+    by_plain_user: bool = False
 
 
 PLACES = "hfs mount {d} {t}/m --cache"
@@ -58,7 +60,12 @@ ROWS = (
     ),
     Row(f"{PLACES} {{t}}/shm/c", 2, ("a cache on tmpfs needs --cache-size SIZE: {t}/shm/c lies in memory",)),
     Row(f"{PLACES} /proc/hfs", 1, ("cache /proc/hfs: cannot be made (No such file", "give a directory that you can")),
-    Row(f"{PLACES} {{t}}/file/c", 2, ("cache {t}/file/c: not a directory; give a directory on a disk",)),
+    Row(
+        f"{PLACES} {{o}}/hfs",
+        1,
+        ("cache {o}/hfs: cannot be made (Permission denied); give a directory that you can write to",),
+        by_plain_user=True,
+    ),
     Row("hfs umount {t}/m", 1, ("{t}/m: nothing is mounted there; hfs status lists the mounts",)),
     Row("hfs umount", 2, ("give MOUNTPOINT; hfs status lists the mounts",)),
     Row("hfs umount /nonexistent", 1, ("/nonexistent: nothing is mounted there; hfs status lists the mounts",)),
@@ -79,12 +86,18 @@ ROWS = (
     Row(f"{RUN} {{d}}/train.h5", 126, ("cannot be executed (Permission", "; chmod +x, or give what runs"), mounts=True),
     Row("hfs layout build {d}/images/0.npy", 2, ("{d}/images/0.npy is in no mount of hfs: say with --root what will",)),
     Row("hfs layout build /nonexistent", 2, ("/nonexistent: no such file; give the files of a data set",)),
-    Row("hfs layout show {d}/train.h5", 1, ("{d}/train.h5: not a layout, or cut short", "hfs layout build makes one")),
+    Row(
+        "hfs layout show {d}/train.h5",
+        1,
+        ("{d}/train.h5: not a layout, or cut short: it does not end", "hfs layout build makes one"),
+    ),
     Row("hfs plan", 2, ("give --dataset: the size of the data set, like 150GB, or where it lies",)),
     Row("hfs plan --dataset 150 --train-rate 5", 2, ("give --samples N: how many a data set has of which only the",)),
     Row("hfs plan --dataset 150GB --train-rate 200MB", 2, ("give --samples N: how many a data set has of which only",)),
     Row(
-        "hfs trace simulate {d}/train.h5", 2, ("train.h5: not a layout", "; a trace is what `hfs-hint record -o TRACE`")
+        "hfs trace simulate {d}/train.h5",
+        2,
+        ("train.h5: not a layout, or cut short: it does not end", "; a trace is what `hfs-hint record -o TRACE`"),
     ),
     Row(
         "hfs encode {d} {d}/train.h5/x/y",
@@ -105,7 +118,7 @@ ROWS = (
     Row(
         "HFS_CONFIG=/no.toml hfs config", 2, ('"/no.toml" is not possible (no such file); allowed: the path of a TOML',)
     ),
-    Row("HFS_FOO=1 hfs config --json", 0, ("environment HFS_FOO: no such key, passed over",)),
+    Row("HFS_FOO=1 hfs config --json", 0, ("environment HFS_FOO: no such key, passed over; hfs config lists all",)),
 )
 
 UNCLEAR = ("Traceback", "[Errno", "Aborted", "None", "b'", "('", "...\n")

@@ -223,7 +223,7 @@ def _ours(environ: Mapping[str, str], warn: Callable[[str], object]) -> list[str
         elif _LINKED.fullmatch(name):
             linked.append(name)
         else:
-            warn(f"environment {name}: no such key, passed over; {_nearest(name)}".rstrip("; "))
+            warn(f"environment {name}: no such key, passed over; {_nearest(name)}hfs config lists all")
     if linked:
         warn(f"environment {', '.join(linked)}: made for a service of that name, not for hfs; passed over")
     return ours

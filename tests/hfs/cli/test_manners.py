@@ -67,6 +67,8 @@ def test_help_shows_them_uncoloured(name: str) -> None:
         (["statu"], 2, "hfs: no such command 'statu' (did you mean hfs status?); see hfs --help"),
         (["refresh"], 2, "hfs: missing argument 'PATHS...'; see hfs refresh --help"),
         (["cache", "warm", "-j", "x"], 2, "hfs: invalid value for '-j' / '--jobs': 'x' is not a valid integer range;"),
+        (["mount", "--cache"], 2, "hfs: option '--cache' requires an argument; see hfs mount --help"),
+        (["mount", "-o"], 2, "hfs: option '-o' requires an argument; see hfs mount --help"),
         (["run", "--nope"], 125, "hfs: no such option '--nope'"),
         (["run"], 125, "hfs: missing argument 'COMMAND...'; see hfs run --help"),
     ],

@@ -89,16 +89,43 @@ def test_it_is_called_as_the_command_calls_it() -> None:
         ("evict", "hfs cache evict"),
         ("record", "hfs-hint record"),
         ("prolog", "hfs slurm prolog"),
+        ("show", "hfs layout show or hfs-hint show"),
+        ("rm", "hfs cache evict"),
+        ("simulat", "hfs trace simulate"),
+        ("cache pin", "hfs cache warm --pin"),
+        ("cache rm", "hfs cache evict"),
+        ("cache clear", "hfs cache evict"),
+        ("cache clean", "hfs cache evict"),
+        ("cache stage", "hfs cache warm"),
+        ("cache ls", "hfs cache list"),
+        ("cache help", "hfs cache --help"),
+        ("trace record", "hfs-hint record"),
     ],
 )
 def test_a_word_that_is_no_command(word: str, meant: str) -> None:
-    assert hfs(word).stderr == f"hfs: no such command {word!r} (did you mean {meant}?); see hfs --help\n"
+    *group, word = word.split()
+    program = " ".join(["hfs", *group])
+    said = f"hfs: no such command {word!r} (did you mean {meant}?); see {program} --help\n"
+    assert hfs(*group, word).stderr == said
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("status", "hfs status"),
+        ("warm", "hfs cache warm"),
+        ("simulate", "hfs trace simulate"),
+        ("sned", "hfs-hint send"),
+    ],
+)
+def test_a_word_of_the_other_program(word: str, meant: str) -> None:
+    assert f"(did you mean {meant}?)" in CliRunner().invoke(hint, [word], prog_name="hfs-hint").stderr
 
 
 def test_words_that_mean_nothing_and_those_of_groups() -> None:
     assert hfs("xyzzy").stderr == "hfs: no such command 'xyzzy'; see hfs --help\n"
     assert "(did you mean hfs cache warm?); see hfs cache --help" in hfs("cache", "wram").stderr
-    assert "(did you mean hfs-hint replay?)" in CliRunner().invoke(hint, ["reply"], prog_name="hfs-hint").stderr
+    assert "did you mean" not in hfs("layout", "ls").stderr, "what of a layout could be listed is not the mounts"
     assert hfs("-V").output == hfs("--version").output
 
 

@@ -106,6 +106,24 @@ def test_the_legend_of_the_quickstart_lies_on_nothing(drawn: list[Any], tmp_path
     assert all(axis.get_ylim()[1] > 9.5 for axis in drawn[0].axes)  # labels of bars do not touch the frame
 
 
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_figure_of_an_epoch_is_folded(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(render, "_PIPE_COLUMNS", columns)
+    times = {"exposed_s": 35.41, "compute_s": 0.635, "other_s": 0.0, "source_wait_s": 0.003541, "daemon_cpu_s": 12345.6}
+    table = epochs_table(
+        {"learners": [{"rank": 10, "world": 1024, "epochs": [{"epoch": 99, "batches": 20_018, **times}]}]}
+    )
+    assert table is not None
+    render.stdout().print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    (line,) = [line.split() for line in lines if "20,018" in line]
+    assert line[-8:] == ["99", "35.4", "0.635", "0", "98.2%", "20,018", "0.004", "12,346"]
+    assert not any("learner" in line and ", rank" not in line and "epoch" not in line for line in lines), lines
+
+
 def test_tables_of_many_columns_fit_80(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(render, "_PIPE_COLUMNS", 80)
     far = {**learner(63, 95.0), "pid": 4194303, "position": 123_456, "total": 1_281_167, "ahead_bytes": 10**10}

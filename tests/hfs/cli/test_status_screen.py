@@ -43,9 +43,13 @@ def test_an_epoch_that_has_just_begun_says_nothing_of_the_job() -> None:
     one["epochs"].append({"epoch": 4, "exposed_s": 0.2, "compute_s": 0.0, "other_s": 0.0, "batches": 1})
     assert "wrong         nothing" in screen({**STATUS, "hints": {"learners": [one]}, "readers": []})
     one["epochs"][1] |= {"exposed_s": 30.0, "workers": 1, "cores": 2}
-    assert "wrong         the job waits for its own decoding: the data is here" in screen(
-        {**STATUS, "hints": {"learners": [one]}, "readers": []}
-    )
+    lines = screen({**STATUS, "hints": {"learners": [one]}, "readers": []})
+    said = ["wrong         nothing", "advice        the job waits for its own decoding: the data is here"]
+    assert [line for line in lines if line.startswith(("wrong", "advice"))] == said
+    lines = screen({**STATUS, "hints": {"learners": [one]}, "readers": [], "io_mode": {"faster_if_reopened": 3}})
+    assert [line.split()[0] for line in lines if "files were opened before" in line] == ["wrong"]
+    assert said[1] in lines
+    assert said[0] not in lines
 
 
 def test_a_command_that_asks_is_no_reader() -> None:

@@ -1,7 +1,7 @@
 """What is typed wrongly is told clearly: the rows of tests/support/wrong_usages.py.
 
-No mount is made here: where one matters the table of mounts is made up. Two rows need one, which
-tests/fuse/test_wrong_usages.py has.
+No mount is made here: where one matters the table of mounts is made up. Rows that need one, or a plain user, are in
+tests/fuse/test_wrong_usages.py.
 """
 
 import contextlib
@@ -37,7 +37,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"d": top / "data", "t": top / "t", "c": top / "cache"}
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.mounts], ids=lambda row: row.typed)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if not row.mounts and not row.by_plain_user], ids=lambda row: row.typed
+)
 def test_it_is_clear_what_is_wrong_and_what_to_do(
     row: Row, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +54,7 @@ def test_it_is_clear_what_is_wrong_and_what_to_do(
     with contextlib.chdir("."):  # `hfs umount` goes to /
         done = CliRunner().invoke(program, words[1:], prog_name=words[0])
     look(row, done.exit_code, done.stderr, places)
+    assert {path.name for path in places["t"].iterdir()} == {"m", "full", "file"}, "what is refused makes nothing"
 
 
 def test_all_of_them_are_here() -> None:

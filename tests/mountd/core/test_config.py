@@ -229,8 +229,8 @@ def test_variables_that_are_not_ours_are_passed_over_with_a_word() -> None:
     told.clear()
     load(PLACES, {"HFS_TLT": "5", "HFS_API_TOKEN": "secret"}, [], warn=told.append)
     assert told == [
-        "environment HFS_API_TOKEN: no such key, passed over",
-        "environment HFS_TLT: no such key, passed over; did you mean ttl?",
+        "environment HFS_API_TOKEN: no such key, passed over; hfs config lists all",
+        "environment HFS_TLT: no such key, passed over; did you mean ttl? hfs config lists all",
     ]
 
 
