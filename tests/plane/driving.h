@@ -5,21 +5,7 @@
  *
  * Built with each sanitizer by test_driver.py, which says for how long they run and which calls are wrapped.
  */
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static void fail(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    _exit(1);
-}
+#include "failing.h"
 
 static int fail_at, calls; /* the call with this number fails; 0: none */
 

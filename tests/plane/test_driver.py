@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphlib
+import platform
 import subprocess
 import tempfile
 from pathlib import Path
@@ -82,6 +83,14 @@ def test_ten_minutes_of_random_requests(build: Path, name: str, sanitizer: str) 
 @pytest.mark.parametrize("name", WRAPPED)
 def test_every_call_that_may_fail_fails_once(build: Path, name: str) -> None:
     run(build, driver(build, "addresses", name), "fail", limit_s=50)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the processor does not stop after each store")
+def test_who_is_killed_at_any_store_leaves_each_count_as_before_or_after(build: Path) -> None:
+    program = build / "counts_driver"
+    sources = [Path(__file__).with_name("counts_driver.c"), PLANE / "counts.c"]
+    subprocess.run(["gcc", *FLAGS, "-O2", *sources, "-o", program, "-Wl,--wrap=mmap", "-lpthread"], check=True)
+    run(build, program, limit_s=50)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

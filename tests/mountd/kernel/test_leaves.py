@@ -1,4 +1,4 @@
-"""The table of leaves in C against the same as a plain dictionary: random requests over a socket pair."""
+"""The table of leaves in C against the fake by which namespaces are tested; see test_table_model.py too."""
 
 from __future__ import annotations
 
@@ -74,62 +74,6 @@ def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
     assert seconds * 10**9 + part == newest
     assert EXTENSION.look(fd, names, device + 1)[1] == bytearray(7)
     os.close(fd)
-
-
-def test_a_leaf_is_answered_counted_and_taken(served: tuple[DataPlane, Kernel]) -> None:
-    plane, kernel = served
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST, 0)
-    assert put(leaves, 3, b"a", of(70, 6), 1000) == (1, [])
-    assert kernel.look_up(3, b"b") is kernel.look_up(4, b"a") is None
-    found = kernel.look_up(3, b"a")
-    assert found is not None
-    node_id, inode, size = found
-    assert (inode, size) == kernel.attributes(node_id) == (70, 6)
-    assert node_id >= FIRST
-    assert kernel.look_up(3, b"a") == found
-    assert put(leaves, 3, b"a", of(70, 6, uid=1), 1000) == (0, []), "the same version"
-    assert put(leaves, 3, b"a", of(70, 7), 1000) == (0, [0]), "another one, which changes nothing"
-    kernel.forget(node_id, 1)
-    assert leaves.figures()[:2] == (1, 1)
-    leaf = leaves.take(3, b"a")
-    assert leaf is not None
-    assert leaf[:4] == (node_id, 3, b"a", 1)
-    assert 0 < leaf.valid_s <= 1000
-    assert attributes_of(leaf.seen, 0) == of(70, 6, uid=1)
-    assert (
-        leaves.take(3, b"a") is leaves.take_id(node_id) is kernel.look_up(3, b"a") is kernel.attributes(node_id) is None
-    )
-    assert leaves.figures()[:2] == (0, 0)
-
-
-def test_of_a_batch_of_forgets_the_others_go_on(served: tuple[DataPlane, Kernel]) -> None:
-    plane, kernel = served
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST, 0)
-    for name in NAMES:
-        put(leaves, 3, name, of(70, 6), 1000)
-    ids = [found[0] for name in NAMES if (found := kernel.look_up(3, name))]
-    kernel.forget_all([(ids[0], 1), (9, 5), (ids[2], 1), (FIRST + (1 << 39), 2)])
-    assert leaves.figures()[:2] == (3, 1)
-    kernel.forget_all([(ids[1], 1)])
-    assert leaves.figures()[:2] == (3, 0)
-    assert [directory for _ in range(1024) for directory in leaves.sweep(0)] == [3, 3, 3]
-    assert leaves.figures()[:2] == (0, 0)
-
-
-def test_past_its_time_it_is_asked_for_and_swept(served: tuple[DataPlane, Kernel]) -> None:
-    plane, kernel = served
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST, 0)
-    put(leaves, 3, b"a", of(70, 6), 1000)
-    put(leaves, 3, b"b", of(71, 6), 1e-9)
-    assert kernel.look_up(3, b"b") is None
-    assert leaves.unknown(3, [b"a", b"b", b"c"]) == [b"b", b"c"]
-    assert [directory for _ in range(1024) for directory in leaves.sweep(100)] == [3]
-    assert leaves.unheld == 1
-    put(leaves, 3, b"a", of(70, 6), 1e-9)
-    assert kernel.look_up(3, b"a") is None, "an answer may be shorter than the one before"
 
 
 def test_those_of_some_directories_are_past_their_time_at_once(served: tuple[DataPlane, Kernel]) -> None:
