@@ -16,13 +16,9 @@ from scripts.benchmarks.async_io_learners import (
     TF,
     TF_PRE,
     DataSet,
-    Epoch,
     Strategy,
-    last_change,
     layout_of,
 )
-from scripts.benchmarks.async_io_planning import planned_s
-from scripts.benchmarks.async_io_plots import Bars, write_plot
 
 LEARNERS = 2
 FILES, A_FILE = 3, 11
@@ -81,16 +77,6 @@ def test_a_file_that_is_gone_ends_the_learner_even_where_a_thread_reads(files: l
             learner.do(**request(ASYNC_DB))
 
 
-def test_volumes_begin_with_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "VOLUME_SHAPE", (2, 3, 4, 5))
-    data.make_volumes(tmp_path / "volumes.h5", 3, first=6)
-    with h5py.File(tmp_path / "volumes.h5") as file:
-        volumes = file["samples"]
-        assert (volumes.shape, volumes.dtype, volumes.chunks) == ((3, 2, 3, 4, 5), np.uint16, None)
-        assert volumes[:, 0, 0, 0, 0].tolist() == [6, 7, 8]
-        assert volumes[0, 0, 0, 0, 1:].all()
-
-
 def test_the_layout_says_where_every_sample_of_all_files_lies(files: list[Path]) -> None:
     folder = files[0].parent
     layout = layout_of(DataSet(folder, SAMPLES, data.SAMPLE_BYTES, 0, batch=4))
@@ -99,38 +85,3 @@ def test_the_layout_says_where_every_sample_of_all_files_lies(files: list[Path])
         with (folder / os.fsdecode(layout.files[layout.extents[number]])).open("rb") as file:
             file.seek(layout.offsets[number])
             assert np.frombuffer(file.read(4), np.float32)[0] == number
-
-
-def test_a_part_is_scaled_in_all_that_grows_with_it() -> None:
-    part = Epoch(
-        epoch_s=3,
-        exposed_s=2,
-        compute_s=1,
-        opened_s=1.5,
-        first_s=1.75,
-        late=4,
-        batches=5,
-        source_s=2.5,
-        source_bytes=6,
-        reads=7,
-    )
-    # But the files are opened once only: 1.5 s, and ten times the 0.5 s that remain.
-    assert part.scaled(10) == Epoch(16.5, 6.5, 10, 1.5, 1.75, 40, 50, 25, 60, 70)
-
-
-def test_the_last_change_is_when_the_last_value_came() -> None:
-    assert last_change([(1.0, 0), (2.0, 5), (3.0, 9), (4.0, 9), (5.0, 9)]) == 3.0
-    assert last_change([(1.0, 4)]) == 1.0
-
-
-@pytest.mark.slow
-def test_the_plot_shows_what_could_be_measured(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install .[bench]")
-    charts = [Bars("one", [1, 61], [20.0, 0.5], 6.0), Bars("other", [1, 61], [None, 0.1], 6.0)]
-    write_plot(tmp_path / "plots" / "buffers.png", "title", charts)
-    assert (tmp_path / "plots" / "buffers.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_planning_takes_every_unit_once() -> None:
-    assert planned_s(400, 400, seed=1) > 0
-    assert planned_s(400, 16, seed=1) > 0

@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.benchmarks import async_io_images, common, data, table
+from scripts.benchmarks import common, table
 from scripts.benchmarks.async_io_belady_bound import least_source_bytes
 from scripts.benchmarks.async_io_files import FileSet, check_followed, job
-from scripts.benchmarks.async_io_images import copy_by_hand, use_of
 from scripts.benchmarks.readers.shuffle import order
 
 
@@ -33,14 +31,6 @@ def files(work: common.Work, tmp_path: Path) -> FileSet:
 
 
 # --- The job
-
-
-def test_a_set_of_files_knows_names_sizes_and_batches(files: FileSet) -> None:
-    assert len(files.names) == len(files.sizes) == 70
-    assert files.names[0] == "class_0/a file 0"
-    assert files.bytes == sum(1000 + number for number in range(70)) == sum(files.sizes)
-    assert files.batches == 3
-    assert files.below(Path("/data"))[0] == Path("/data/class_0/a file 0")
 
 
 @pytest.mark.slow
@@ -64,13 +54,6 @@ def test_a_job_that_finds_other_bytes_or_fails_is_an_error(files: FileSet) -> No
             program.epoch(2, seed=1)
 
 
-def test_orders_differ_by_epoch_and_seed_and_are_permutations() -> None:
-    orders = [order(100, seed, epoch).tolist() for seed in (0, 1) for epoch in (1, 2)]
-    assert all(sorted(drawn) == list(range(100)) for drawn in orders)
-    assert len({tuple(drawn) for drawn in orders}) == 4
-    assert order(100, 1, 2).tolist() == orders[-1]
-
-
 def mount_that_says(**more: object) -> common.Mount:
     said = {"epochs": [3], "hinted_bytes": 5, "missing": 0, "refused": 0, **more}
     status = {
@@ -90,50 +73,11 @@ def test_a_hint_that_was_not_followed_is_an_error() -> None:
             check_followed(mount_that_says(**wrong), 3)
 
 
-# --- Figures
-
-
-def test_a_copy_by_hand_copies_all(work: common.Work, files: FileSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = []
-    monkeypatch.setattr(async_io_images.shutil, "rmtree", copied.append)
-    source = SimpleNamespace(path=files.folder)
-    assert copy_by_hand(work, files, source) > 0  # type: ignore[arg-type]  # a stand-in
-    assert FileSet(work, copied[0]).names == files.names
-    assert FileSet(work, copied[0]).bytes == files.bytes
-
-
-def test_use_of_the_source_is_that_between_the_counters() -> None:
-    settings = {"shared_bps": 1000}
-    before = {"busy_us": 500_000, "read_bytes": 100, "latency_us": {"open": 10, "read": 20}, "transfer_us": 30}
-    after = {
-        "busy_us": 2_000_000,
-        "read_bytes": 1100,
-        "latency_us": {"open": 1_000_010, "read": 2_000_020},
-        "transfer_us": 1_000_030,
-    }
-    assert use_of({**before, "settings": settings}, {**after, "settings": settings}, 2.0) == (0.75, 0.5, 2.0)
-
-
 def test_rows_that_could_not_be_measured_are_left_out_unless_they_have_a_bar() -> None:
     fine = table.median_row("fine", [1.0], "x", "c")
     bare = table.failed_row("bare", "no reason", "c")
     barred = table.Row("barred", None, "", ">= 1", False, "c")
     assert table.measured_rows([fine, bare, barred]) == [fine, barred]
-
-
-@pytest.mark.slow
-def test_batches_have_the_sizes_asked_for_and_are_the_same_every_time(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        data.make_batches(tmp_path / name, 2, 200)
-    paths = common.files_at(tmp_path / "one")
-    assert len(paths) == 2000
-    assert len({path.parent for path in paths}) == 2
-    sizes = [path.stat().st_size for path in paths]
-    assert min(sizes) >= 100
-    assert max(sizes) < 300
-    assert 195 < sum(sizes) / len(sizes) < 205
-    assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in common.files_at(tmp_path / "two")]
 
 
 # --- The least that any cache reads

@@ -6,7 +6,6 @@ import pytest
 from hfs.codecs import decode, encode
 from hfs.codecs.accuracy import accuracy
 from hfs.codecs.container import unpack
-from scripts.benchmarks import table
 from scripts.benchmarks.codecs_data import fields, volume
 
 
@@ -40,8 +39,3 @@ def test_accuracy_counts_what_is_off_and_what_of_it_is_near_zero() -> None:
     close = accuracy(true, found)
     assert (close.values, close.off, close.near_zero, close.near_zero_off) == (4, 2, 2, 1)
     assert close.worst == pytest.approx(11 / true[:4].std(), rel=1e-3)
-
-
-def test_what_the_machine_lacks_is_no_failure() -> None:
-    row = table.skipped_row("on a GPU", "there is none", "c")
-    assert (row.value, row.holds, row.unit) == (None, None, table.SKIPPED)

@@ -2,6 +2,8 @@
 
 `hfs_mount(source, *options)` runs the real `hfs mount`; `slow_source(backing)` puts scripts/slowfs in front of a
 folder; `any_source` gives a test each kind of source in turn. All are ended after the test, whatever has happened.
+A mount costs a second or two, so tests that only look share one: `shared_mount`, `shared_slow_source`, by a fixture of
+their module.
 
 A test marked `in_modes` runs in the mode `auto`, and once more in each of these I/O modes: then all its mounts are made
 in that mode, over a plain folder, and `hfs status` must prove that they were read in it (tests/fuse/modes.py).
@@ -10,13 +12,24 @@ in that mode, over a plain folder, and `hfs status` must prove that they were re
 import contextlib
 import gc
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
 from hfs.cli.shared import printable
-from tests.fuse.harness import Hfs, kill, mounts_below, open_files, processes_of_run, unblock_after, unmount_lazily
+from tests.fuse.guard import RUN_KEY, SHARED
+from tests.fuse.harness import (
+    RUN_ID,
+    Hfs,
+    kill,
+    mounts_below,
+    open_files,
+    processes_of_run,
+    unblock_after,
+    unmount_lazily,
+)
 from tests.fuse.modes import MODES, Mode
 from tests.fuse.slowfs import SlowFs
 
@@ -29,8 +42,13 @@ SMALL_CHUNK_BYTES = 64 << 10
 
 # What `any_source` is in turn.
 SOURCES = ("plain", "slowfs")
+KINDS = [pytest.param((None, kind), id=kind) for kind in SOURCES]
+KINDS += [pytest.param((mode, "plain"), id=name, marks=mode.marks) for name, mode in MODES.items() if not mode.covered]
+"""For a module's shared mounts: each kind of source in the mode that the daemon chooses, a plain one in the others."""
 
 MOUNTS = pytest.StashKey[list[Hfs]]()
+FOR_ALL = {RUN_KEY: RUN_ID + SHARED}
+"""The environment of what the tests of a module share."""
 # Of a long daemon log the end is what tells.
 LOG_TAIL_CHARACTERS = 20_000
 
@@ -39,7 +57,8 @@ LOG_TAIL_CHARACTERS = 20_000
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for hfs in item.stash.get(MOUNTS, []):
+        module = item.getparent(pytest.Module)
+        for hfs in [*item.stash.get(MOUNTS, []), *(module.stash.get(MOUNTS, []) if module else [])]:
             for title, text in (
                 (hfs.log.name, hfs.log_text()[-LOG_TAIL_CHARACTERS:]),
                 (f"hfs status {hfs.path.name}", hfs.status_text()),
@@ -49,13 +68,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 VARIANTS = {
-    "test_pytorch_dataloader": {"slowfs", "stateless"},
+    "test_pytorch_dataloader": {"slowfs", "stateless", "passthrough"},
     "test_kill_9_never_leads_to_a_wrong_byte": {"passthrough", "stateless"},
     "test_a_training_reads_what_it_would_read_and_the_source_once": {"young-0", "lent-2"},
     "test_prefetch_of_one_steps_back_while_a_reader_of_the_other_waits_and_still_comes_to_its_end": {"7"},
     "test_what_is_pinned_stays_whatever_else_is_read": {"lru"},
     "test_bytes_from_the_cache_after_a_remount": {"slowfs"},
-    "test_large_directory": {"slowfs"},
     "test_all_of_it_is_right_for_the_user_and_for_root_also_after_a_crash_and_warm": {"private", "squashes, asked"},
     "test_small_files_are_fetched_without_python_all_the_same": {"private, asked", "squashes"},
     "test_another_image_on_the_same_loop_device": {"ext4-s"},
@@ -64,7 +82,6 @@ VARIANTS = {
     "test_all_is_read_with_few_descriptors": {"slowfs"},
     "test_commands_and_jobs_beside_modules_of_our_names": {"modules"},
     "test_the_mount_answers_as_the_directory_does": {"daemon"},
-    "test_ls_l_is_the_same": {"slowfs"},
 }
 """Run with --long only: what they show is shown of each half by others. Five seconds each are too much for every
 commit."""
@@ -109,6 +126,18 @@ def connections_end(_nothing_left: None) -> Iterator[None]:
     gc.collect()
 
 
+def left_behind(folder: Path, run_id: str) -> list[str]:
+    """Mounts and processes that should have ended; they are ended now."""
+    faults = [f"mount left behind: {point}" for point in mounts_below(folder)]
+    for point in mounts_below(folder):
+        unmount_lazily(point)
+    for pid, command in processes_of_run(folder, run_id).items():
+        faults.append(f"process left behind: {pid} {command}")
+        with contextlib.suppress(PermissionError):
+            kill(pid)
+    return faults
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     marker = request.node.get_closest_marker("timeout")
@@ -116,13 +145,7 @@ def _nothing_left(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[No
     before = open_files()
     with unblock_after(limit_s - BEFORE_LIMIT_S, tmp_path):
         yield
-    faults = [f"mount left behind: {point}" for point in mounts_below(tmp_path)]
-    for point in mounts_below(tmp_path):
-        unmount_lazily(point)
-    for pid, command in processes_of_run(tmp_path).items():
-        faults.append(f"process left behind: {pid} {command}")
-        with contextlib.suppress(PermissionError):
-            kill(pid)
+    faults = left_behind(tmp_path, RUN_ID)
     faults += [
         f"descriptor left open: {number} -> {target}"
         for number, target in open_files().items()
@@ -132,34 +155,33 @@ def _nothing_left(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[No
         pytest.fail("\n".join(faults), pytrace=False)
 
 
-@pytest.fixture
-def slow_source(tmp_path: Path, _nothing_left: None) -> Iterator[Callable[..., SlowFs]]:
-    """slow_source(backing, preset="none", *options, at=...): a mounted slowfs; `.path` is what to use as source."""
-    made: list[SlowFs] = []
+class SlowSources:
+    """Mounts scripts/slowfs before folders. Each `.path` is what to use as source."""
 
-    def make(backing: Path, preset: str = "none", *options: str, at: Path | None = None) -> SlowFs:
-        slow = SlowFs(backing, at or tmp_path / f"slow-{len(made)}", preset, *options)
-        made.append(slow)
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self._folder, self._env = folder, env
+        self._made: list[SlowFs] = []
+
+    def __call__(self, backing: Path, preset: str = "none", *options: str, at: Path | None = None) -> SlowFs:
+        slow = SlowFs(backing, at or self._folder / f"slow-{len(self._made)}", preset, options, self._env)
+        self._made.append(slow)
         slow.mount()
         return slow
 
-    yield make
-    for slow in reversed(made):
-        slow.close()
+    def close(self) -> None:
+        for slow in reversed(self._made):
+            slow.close()
 
 
-@pytest.fixture
-def hfs_mount(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], io_mode: Mode | None, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Hfs]]:
-    """hfs_mount(source, *options, chunk_bytes=..., cache=..., at=..., env=...): a mount by the real command.
+class Mounts:
+    """Mounts by the real command, in a folder. `made` are all of them."""
 
-    The cache has a fixed size: how full the test machine's disk is is not what most tests are about. The daemon's log
-    is shown if the test fails; an undeclared warning in it fails the test.
-    """
-    made: list[Hfs] = []
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self._folder, self._env = folder, env
+        self.made: list[Hfs] = []
 
-    def make(
+    def __call__(
+        self,
         source: Path,
         *options: str,
         chunk_bytes: int = SMALL_CHUNK_BYTES,
@@ -169,32 +191,109 @@ def hfs_mount(
         env: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
     ) -> Hfs:
-        number = len(made)
+        number = len(self.made)
         hfs = Hfs(
             source,
-            at or tmp_path / f"mnt-{number}",
-            cache or tmp_path / "cache",
-            tmp_path / f"daemon-{number}.log",
+            at or self._folder / f"mnt-{number}",
+            cache or self._folder / "cache",
+            self._folder / f"daemon-{number}.log",
             ("--chunk", str(chunk_bytes), "--cache-size", cache_size, *options),
-            env,
+            {**self._env, **(env or {})},
             prefix,
         )
-        made.append(hfs)
+        self.made.append(hfs)
         hfs.mount()
         return hfs
 
-    def make_in_mode(source: Path, *options: str, **kwargs: Any) -> Hfs:
-        assert io_mode is not None
-        return io_mode.mount(make, source, *options, **kwargs)
+    def close(self) -> None:
+        """End all of them; fails the test where one did not end well, or has warned of what nobody expected."""
+        if faults := [fault for hfs in reversed(self.made) for fault in hfs.close()]:
+            pytest.fail("\n".join(faults), pytrace=False)
 
-    request.node.stash[MOUNTS] = made
-    yield make_in_mode if io_mode else make
-    if io_mode:
-        for hfs in made:
-            io_mode.prove(hfs)
-    faults = [fault for hfs in reversed(made) for fault in hfs.close()]
-    if faults:
+
+@pytest.fixture
+def slow_source(tmp_path: Path, _nothing_left: None) -> Iterator[SlowSources]:
+    """slow_source(backing, preset="none", *options, at=...): a mounted slowfs."""
+    with contextlib.closing(SlowSources(tmp_path, {})) as sources:
+        yield sources
+
+
+@pytest.fixture
+def hfs_mount(
+    tmp_path: Path, slow_source: SlowSources, io_mode: Mode | None, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Hfs]]:
+    """hfs_mount(source, *options, chunk_bytes=..., cache=..., at=..., env=...): a mount by the real command.
+
+    The cache has a fixed size: how full the test machine's disk is is not what most tests are about. The daemon's log
+    is shown if the test fails; an undeclared warning in it fails the test.
+    """
+    with contextlib.closing(Mounts(tmp_path, {})) as mounts:
+        request.node.stash[MOUNTS] = mounts.made
+        yield mounts if io_mode is None else partial(io_mode.mount, mounts)
+        if io_mode:
+            for hfs in mounts.made:
+                io_mode.prove(hfs)
+
+
+@pytest.fixture(scope="module")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the sources, mounts and caches lie that the tests of a module share."""
+    folder = tmp_path_factory.mktemp("shared")
+    yield folder
+    if faults := left_behind(folder, FOR_ALL[RUN_KEY]):
         pytest.fail("\n".join(faults), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def shared_slow_source(shared_folder: Path) -> Iterator[SlowSources]:
+    """As slow_source, for all tests of the module."""
+    with contextlib.closing(SlowSources(shared_folder, FOR_ALL)) as sources:
+        yield sources
+
+
+@pytest.fixture(scope="module")
+def shared_mount(
+    shared_folder: Path, shared_slow_source: SlowSources, request: pytest.FixtureRequest
+) -> Iterator[Mounts]:
+    """As hfs_mount, for all tests of the module: each mount ends behind the last of them."""
+    with contextlib.closing(Mounts(shared_folder, FOR_ALL)) as mounts:
+        request.node.stash[MOUNTS] = mounts.made
+        yield mounts
+
+
+class Shown(NamedTuple):
+    """A tree, and a mount that shows it to all tests of a module."""
+
+    tree: Path
+    source: Path
+    hfs: Hfs
+    mode: Mode | None
+
+    def prove(self) -> None:
+        """It was read in its mode."""
+        if self.mode is not None:
+            self.mode.prove(self.hfs)
+
+
+Show = Callable[[Callable[[Path], object]], Shown]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def show(
+    request: pytest.FixtureRequest, shared_folder: Path, shared_slow_source: SlowSources, shared_mount: Mounts
+) -> Show:
+    """show(make): the tree that `make` makes once for the module, in a mount of each kind."""
+    mode, kind = request.param
+
+    def shown(make: Callable[[Path], object]) -> Shown:
+        tree = shared_folder / "tree"
+        if not tree.exists():
+            make(tree)
+        source = shared_slow_source(tree).path if kind == "slowfs" else tree
+        mount = shared_mount if mode is None else partial(mode.mount, shared_mount)
+        return Shown(tree, source, mount(source, cache=shared_folder / f"cache-{request.param_index}"), mode)
+
+    return shown
 
 
 @pytest.fixture(params=SOURCES)

@@ -15,6 +15,8 @@ import sys
 
 RUN_KEY = "MOUNT_TEST_RUN"
 """The variable by which what a test run has started is told from what others have."""
+SHARED = "-shared"
+"""Behind the value of that variable: started for all tests of a module, and not left behind by one of them."""
 
 
 def processes_of_run(run: str, below: str, marker: str | None = None) -> dict[int, str]:
@@ -47,7 +49,8 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]  # it is a BufferedReader
     if select.select([sys.stdin], [], [], order["limit_s"])[0]:
         return
-    for pid, command in processes_of_run(order["run"], order["below"]).items():
+    found = processes_of_run(order["run"], order["below"]) | processes_of_run(order["run"] + SHARED, order["below"])
+    for pid, command in found.items():
         print(f"guard: the test hangs, killing {pid}: {command}", file=sys.stderr)
         try:
             os.kill(pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ A mount whose passthrough does not work reads every byte right, by the daemon; s
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,8 @@ from typing import Any
 import pytest
 
 from hfs.mounting import keeper
-from tests.fuse.harness import ROOT, Hfs, hfs_command, run
+from tests.fuse.harness import ROOT, Hfs, HfsMount, hfs_command, run
 from tests.fuse.overlaid import this_kernel_has_them
-
-HfsMount = Callable[..., Hfs]
 
 
 def why_no_passthrough() -> str | None:

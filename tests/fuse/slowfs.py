@@ -5,6 +5,7 @@ Made by the fixture `slow_source`. What the commands mean stands in scripts/slow
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,23 @@ PROGRAM = ROOT / "scripts" / "slowfs" / "slowfs"
 class SlowFs:
     """One slowfs that shows `backing` at `path`. `pid` is its process."""
 
-    def __init__(self, backing: Path, path: Path, preset: str = "none", *options: str) -> None:
+    def __init__(
+        self,
+        backing: Path,
+        path: Path,
+        preset: str = "none",
+        options: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.backing, self.path, self.options = backing, path, ("--preset", preset, *options)
+        self.env = env
         self.pid = 0
 
     def mount(self) -> None:
         """Returns when the mount answers."""
         assert PROGRAM.exists(), f"{PROGRAM} is not built: run scripts/setup"
         self.path.mkdir(exist_ok=True)
-        must(PROGRAM, *self.options, self.backing, self.path)
+        must(PROGRAM, *self.options, self.backing, self.path, env=self.env)
         self.pid = int(self.counters()["pid"])
 
     def counters(self) -> dict[str, Any]:
@@ -66,3 +75,7 @@ class SlowFs:
             unmount_lazily(self.path)
         if not wait_gone(self.pid, 5):
             kill(self.pid)
+
+
+SlowSource = Callable[..., SlowFs]
+"""What the fixture `slow_source` is."""

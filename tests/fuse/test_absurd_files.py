@@ -1,12 +1,12 @@
 """Files of absurd sizes, holes but for a few bytes: they are read, and keep nobody from staging the others."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, must, unmount_lazily
+from tests.fuse.harness import HfsMount, must, unmount_lazily
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount tmpfs, which has files of any size")
@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Iterator[Path]:
         unmount_lazily(folder)
 
 
-def test_absurd_sizes_are_read_and_stop_nothing(source: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_absurd_sizes_are_read_and_stop_nothing(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source)
     for name, size in SIZES.items():
         with (hfs.path / name).open("rb", buffering=0) as file:

@@ -4,14 +4,14 @@ import ctypes
 import errno
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hfs.hint import hinted
-from tests.fuse.harness import Hfs, environment, hfs_command, mounts_below, must, own_cache, run
+from tests.fuse.harness import HfsMount, environment, hfs_command, mounts_below, must, own_cache, run
 from tests.fuse.hinted import all_staged, begun, wait_until
 from tests.fuse.injection import SETTLED
 from tests.fuse.modes import MODES, Mode
@@ -30,8 +30,6 @@ from tests.fuse.squashed import (
 )
 from tests.fuse.users import needs_root
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 pytestmark = needs_root
 
@@ -61,7 +59,7 @@ def refusing(request: pytest.FixtureRequest, folder: Path, tree: Path) -> Iterat
     """Each kind of source that refuses root. Asked: its mode bits do not say who may read."""
     own = ("--own-permissions",) if "asked" in request.param else ()
     made = PrivateSlowFs if request.param.startswith("private") else SlowFs
-    yield from _mounted(made(tree, folder / "source", "none", *own), squashes=made is SlowFs)
+    yield from _mounted(made(tree, folder / "source", "none", own), squashes=made is SlowFs)
 
 
 def _mounted(slow: SlowFs, *, squashes: bool = False) -> Iterator:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from hfs.client.client import Client
 from hfs.mountd.core.errors import HfsError
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import Hfs, HfsMount
 from tests.fuse.injection import injected, raising, setting
 from tests.support.pattern import check, pattern, write_pattern
 
@@ -83,9 +82,7 @@ def status(hfs: Hfs) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("times", [1, FOR_EVER], ids=["once", "for ever"])
-def test_reads_go_on_whatever_fails_in_the_background(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], times: int
-) -> None:
+def test_reads_go_on_whatever_fails_in_the_background(tmp_path: Path, hfs_mount: HfsMount, times: int) -> None:
     """Every background task in turn meets an error that no rule foresees."""
     source = tmp_path / "source"
     tree(source)

@@ -1,19 +1,17 @@
 """A cache directory that others could write to is refused, whatever they have put there; through `hfs mount` itself."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.mountd.core.config import Config
 from hfs.mounting.logs import default_log_file
-from tests.fuse.harness import Hfs, hfs_command, run
+from tests.fuse.harness import HfsMount, hfs_command, run
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
 
-HfsMount = Callable[..., Hfs]
 
 STRANGER = 4242
 """A user who is neither we nor root."""

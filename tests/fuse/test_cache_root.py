@@ -4,18 +4,16 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
 from hfs.mountd.ledger.record import write_grant
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, must, own_cache, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must, own_cache, run
 from tests.fuse.injection import SETTLED_CLOCK, injected, setting
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 SIZE = 100_000
 COUNT = 40
 ROOT = "5M"  # of the four megabytes of one source and a little
@@ -202,7 +200,7 @@ def test_a_dry_run_says_how_long_by_the_warms_before(tmp_path: Path, hfs_mount: 
 
 
 def test_what_finds_no_room_is_read_once_all_the_same(
-    tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs]
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: SlowSource
 ) -> None:
     """Two daemons start at a time: one has taken all of the size, and cannot be asked yet. What the other fetches ahead
     meanwhile waits in memory for its readers, and when there is room it is staged."""

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks.rot import RottingDisk, has_loop_devices
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, own_cache, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, own_cache, run
 from tests.fuse.modes import MODES, Mode, needs_passthrough, warm
 from tests.support.pattern import explain, pattern
-
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 64 << 10
 SIZES = (1, 5000, CHUNK, CHUNK + 1, 3 * CHUNK + 1000, 700_000)

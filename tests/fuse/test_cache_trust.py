@@ -5,16 +5,13 @@ answers the reads: what the kernel reads by itself is looked at when it is opene
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, drop_pages
+from tests.fuse.harness import Hfs, HfsMount, drop_pages
 from tests.fuse.modes import MODES, Mode, warm
 from tests.support.pattern import explain, pattern
-
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 64 << 10
 KINDS = (30_000, CHUNK, 3 * CHUNK + 1000, 700_000)

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fuse.harness import Hfs, must
+from tests.fuse.conftest import Show, Shown
+from tests.fuse.harness import HfsMount, must
 from tests.support.pattern import pattern
 
 AnySource = Callable[[Path], Path]
-HfsMount = Callable[..., Hfs]
 
 PYTHON = Path(sys.executable)
 
@@ -54,14 +54,25 @@ def test_pytorch_dataloader(tmp_path: Path, any_source: AnySource, hfs_mount: Hf
     assert hfs.source_bytes() == total
 
 
-@needs("h5py")
-@pytest.mark.in_modes("passthrough", "stateless")
-def test_h5py(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    """Contiguous, chunked and compressed datasets, sliced at random."""
+def make_data(tree: Path) -> None:
+    tree.mkdir()
+    make_hdf5(tree)
+    make_arrays(tree)
+    make_lmdb(tree)
+    make_plain(tree / "plain")
+    (tree / "page").write_bytes(pattern(4, 0, 5000))
+
+
+@pytest.fixture(scope="module")
+def shown(show: Show) -> Shown:
+    return show(make_data)
+
+
+def make_hdf5(tree: Path) -> None:
+    if importlib.util.find_spec("h5py") is None:
+        return
     import h5py
 
-    tree = tmp_path / "tree"
-    tree.mkdir()
     samples = values(600 * 1000).reshape(600, 1000)
     with h5py.File(tree / "data.h5", "w") as file:
         file.create_dataset("contiguous", data=samples)
@@ -69,9 +80,15 @@ def test_h5py(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> Non
         file.create_dataset("compressed", data=samples % 100, chunks=(32, 1000), compression="gzip")
         file.create_dataset("group/labels", data=np.arange(600))
         file.attrs["made by"] = "a test"
-    hfs = hfs_mount(any_source(tree))
+
+
+@needs("h5py")
+def test_h5py(shown: Shown) -> None:
+    """Contiguous, chunked and compressed datasets, sliced at random."""
+    import h5py
+
     random = np.random.default_rng(5)
-    with h5py.File(tree / "data.h5", "r") as source, h5py.File(hfs.path / "data.h5", "r") as mount:
+    with h5py.File(shown.tree / "data.h5", "r") as source, h5py.File(shown.hfs.path / "data.h5", "r") as mount:
         assert mount.attrs["made by"] == "a test"
         for name in ("contiguous", "chunked", "compressed"):
             for row in random.permutation(600)[:150]:
@@ -80,43 +97,44 @@ def test_h5py(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> Non
             assert np.array_equal(mount[name][wanted, 100:900], source[name][wanted, 100:900])
             assert np.array_equal(mount[name][:], source[name][:])
         assert np.array_equal(mount["group/labels"][:], np.arange(600))
+    shown.prove()
 
 
-@pytest.mark.in_modes
-def test_numpy_memmap(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
+def make_arrays(tree: Path) -> None:
     table = values(700_000)
     table.tofile(tree / "raw.bin")
     np.save(tree / "table.npy", table.reshape(700, 1000))
-    hfs = hfs_mount(any_source(tree))
+
+
+def test_numpy_memmap(shown: Shown) -> None:
+    table, mount = values(700_000), shown.hfs.path
     random = np.random.default_rng(6)
 
-    raw = np.memmap(hfs.path / "raw.bin", dtype=np.int32, mode="r")
+    raw = np.memmap(mount / "raw.bin", dtype=np.int32, mode="r")
     for index in random.integers(0, len(table), 500):
         assert raw[index] == table[index]
     assert np.array_equal(raw, table)
 
-    loaded = np.load(hfs.path / "table.npy", mmap_mode="r")
+    loaded = np.load(mount / "table.npy", mmap_mode="r")
     for row in random.permutation(700)[:100]:
         assert np.array_equal(loaded[row], table[row * 1000 : (row + 1) * 1000])
-    assert np.array_equal(np.load(hfs.path / "table.npy"), table.reshape(700, 1000))
+    assert np.array_equal(np.load(mount / "table.npy"), table.reshape(700, 1000))
     with pytest.raises(OSError, match="Read-only file system"):
-        np.memmap(hfs.path / "raw.bin", dtype=np.int32, mode="r+")
+        np.memmap(mount / "raw.bin", dtype=np.int32, mode="r+")
     # A private writable mapping stays private.
-    copy = np.memmap(hfs.path / "raw.bin", dtype=np.int32, mode="c")
+    copy = np.memmap(mount / "raw.bin", dtype=np.int32, mode="c")
     copy[:1000] = 0
-    assert np.array_equal(np.fromfile(hfs.path / "raw.bin", np.int32), table)
+    assert np.array_equal(np.fromfile(mount / "raw.bin", np.int32), table)
     del raw, loaded, copy
+    shown.prove()
 
 
-def test_shared_mmap_to_the_end_of_the_last_page(tmp_path: Path, hfs_mount: HfsMount) -> None:
+def test_shared_mmap_to_the_end_of_the_last_page(shown: Shown) -> None:
     """A shared mapping shows the file, and zeros after its end in the last page, as on any file system."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    (tree / "file").write_bytes(pattern(4, 0, 5000))
-    hfs = hfs_mount(tree)
-    with open(hfs.path / "file", "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+    with (
+        open(shown.hfs.path / "page", "rb") as file,
+        mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped,
+    ):
         assert mapped[:] == pattern(4, 0, 5000)
         # The module clips to the file's size; the page itself is seen through an array over the mapping's memory.
         page = np.frombuffer(mapped, np.uint8)
@@ -125,44 +143,50 @@ def test_shared_mmap_to_the_end_of_the_last_page(tmp_path: Path, hfs_mount: HfsM
         assert ctypes.string_at(address, 8192) == pattern(4, 0, 5000) + bytes(3192)
 
 
-@needs("lmdb")
-@pytest.mark.parametrize("lock", [True, False])
-@pytest.mark.in_modes
-def test_lmdb_read_only(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount, *, lock: bool) -> None:
-    """With its lock too: LMDB goes on without a lock file only because the mount answers EROFS."""
+def make_lmdb(tree: Path) -> None:
+    if importlib.util.find_spec("lmdb") is None:
+        return
     import lmdb
 
-    tree = tmp_path / "tree"
-    tree.mkdir()
     with lmdb.open(str(tree / "data.lmdb"), map_size=64 << 20) as environment, environment.begin(write=True) as write:
         for number in range(2000):
             write.put(f"key-{number:06d}".encode(), pattern(number + 1, 0, 100 + number))
     # The lock file of the writer must not stand in for what the mount refuses to make.
     (tree / "data.lmdb" / "lock.mdb").unlink()
-    hfs = hfs_mount(any_source(tree))
+
+
+@needs("lmdb")
+@pytest.mark.parametrize("lock", [True, False])
+def test_lmdb_read_only(shown: Shown, *, lock: bool) -> None:
+    """With its lock too: LMDB goes on without a lock file only because the mount answers EROFS."""
+    import lmdb
+
     order = np.random.default_rng(7).permutation(2000)
-    with lmdb.open(str(hfs.path / "data.lmdb"), readonly=True, lock=lock) as environment, environment.begin() as read:
+    place = str(shown.hfs.path / "data.lmdb")
+    with lmdb.open(place, readonly=True, lock=lock) as environment, environment.begin() as read:
         assert read.stat()["entries"] == 2000
         for number in order:
             assert read.get(f"key-{number:06d}".encode()) == pattern(int(number) + 1, 0, 100 + int(number))
         assert [bytes(key) for key, _ in read.cursor()] == [f"key-{number:06d}".encode() for number in range(2000)]
+    shown.prove()
 
 
-@pytest.mark.in_modes("passthrough", "stateless")
-def test_plain_tools(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    """cp -a, tar, find, du and cmp, which people try first."""
-    tree = tmp_path / "tree"
+def make_plain(tree: Path) -> None:
     for number in range(50):
         path = tree / f"dir-{number % 5}" / f"file-{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pattern(number + 1, 0, number * 5000))
     (tree / "link").symlink_to("dir-0/file-5")
-    hfs = hfs_mount(any_source(tree))
-    assert must("find", hfs.path, "-type", "f", "-newermt", "1980-01-01", "-printf", "%P %s %m %T@\n") == must(
-        "find", tree, "-type", "f", "-newermt", "1980-01-01", "-printf", "%P %s %m %T@\n"
-    )
-    must("cp", "-a", hfs.path, tmp_path / "copy")
+
+
+def test_plain_tools(tmp_path: Path, shown: Shown) -> None:
+    """cp -a, tar, find, du and cmp, which people try first."""
+    tree, mount = shown.tree / "plain", shown.hfs.path / "plain"
+    find = ("-type", "f", "-newermt", "1980-01-01", "-printf", "%P %s %m %T@\n")
+    assert must("find", mount, *find) == must("find", tree, *find)
+    must("cp", "-a", mount, tmp_path / "copy")
     must("diff", "-r", "--no-dereference", tree, tmp_path / "copy")
-    assert must("du", "-sb", hfs.path).split()[0] == must("du", "-sb", tree).split()[0]
-    must("tar", "-C", hfs.path, "-cf", tmp_path / "tree.tar", ".")
+    assert must("du", "-sb", mount).split()[0] == must("du", "-sb", tree).split()[0]
+    must("tar", "-C", mount, "-cf", tmp_path / "tree.tar", ".")
     must("tar", "-C", tree, "--compare", "-f", tmp_path / "tree.tar")
+    shown.prove()

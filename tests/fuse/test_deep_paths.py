@@ -2,15 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import HfsMount
 
-HfsMount = Callable[..., Hfs]
 NAME = "d" * 200
 LEVELS = 24
 FILES = 6

@@ -1,15 +1,14 @@
 """Few descriptors: more directories than may be open at a time are read, by many at once, and the mount answers."""
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hfs.client.client import Client
-from tests.fuse.harness import Hfs, must
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, must
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import check, write_pattern
 
 DIRECTORIES = 400
@@ -29,7 +28,7 @@ def tree(source: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "slowfs"])
 def test_all_is_read_with_few_descriptors(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], slow_source: Callable[..., SlowFs], kind: str
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: SlowSource, kind: str
 ) -> None:
     """`ulimit -Hn 256` and 400 directories: nothing fails, everything is right, and status answers."""
     tree(tmp_path / "backing")
@@ -59,7 +58,7 @@ def test_all_is_read_with_few_descriptors(
     assert client.status()["staged"]["files"] == DIRECTORIES + LARGE
 
 
-def test_a_daemon_whose_descriptors_are_all_in_use_goes_on(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_a_daemon_whose_descriptors_are_all_in_use_goes_on(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """The limit is lowered below what is open already: caches are dropped until there is room again."""
     tree(tmp_path / "source")
     hfs = hfs_mount(tmp_path / "source")

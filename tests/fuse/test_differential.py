@@ -9,7 +9,6 @@ import contextlib
 import mmap
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import HfsMount
 from tests.fuse.modes import Mode
 from tests.fuse.trees import make_odd_tree, shown_of, stat_of, walk
-
-HfsMount = Callable[..., Hfs]
 
 HANDLES = 4  # as many as BEGIN opens
 MANY_CHUNKS_BYTES = 23 * SMALL_CHUNK_BYTES + 77

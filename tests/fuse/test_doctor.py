@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,14 +17,12 @@ import pytest
 
 from hfs.cli.exit_codes import CANNOT_WORK, LIMITS
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, kill, run, stopped
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, environment, hfs_command, kill, run, stopped
 from tests.fuse.injection import hidden, injected
-from tests.fuse.slowfs import PROGRAM, SlowFs
+from tests.fuse.slowfs import PROGRAM, SlowSource
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may break /dev and become other users")
 
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 # Mounts and sockets of others on this machine are not what is looked at; $1 may stay.
 APART = """
@@ -197,12 +195,25 @@ ROOT = {
 }
 
 
-@pytest.mark.parametrize("case", ROOT)
-def test_root_is_told_what_is_broken(doctor: Doctor, as_it_is: dict[str, set[Seen]], case: str) -> None:
-    broken, before, check, level, text = ROOT[case]
-    seen = named(doctor.as_root(broken, before=before), as_it_is["root"])
-    assert (seen.check, seen.level) == (check, level), seen
-    assert text in seen.line
+TOGETHER = (
+    ("no device", "cache full", "source not there", "stale socket"),
+    ("another device", "cache read-only", "source empty", "few open files"),
+    ("cache in memory",),
+    ("cache of others",),
+)
+"""What is broken at a time."""
+
+
+@pytest.mark.parametrize("cases", TOGETHER, ids=", ".join)
+def test_root_is_told_what_is_broken(doctor: Doctor, as_it_is: dict[str, set[Seen]], cases: tuple[str, ...]) -> None:
+    rows = [ROOT[case] for case in cases]
+    before = tuple(word for _, words, *_ in rows for word in words)
+    seen = doctor.as_root("\n".join(broken for broken, *_ in rows), before=before)
+    assert as_it_is["root"] <= seen
+    found = {(each.check, each.level): each.line for each in seen - as_it_is["root"]}
+    assert set(found) == {(check, level) for _, _, check, level, _ in rows}
+    for _, _, check, level, text in rows:
+        assert text in found[check, level]
 
 
 USER = {
@@ -224,12 +235,20 @@ USER = {
 }
 
 
-@pytest.mark.parametrize("case", USER)
-def test_a_plain_user_is_told_what_is_broken(doctor: Doctor, as_it_is: dict[str, set[Seen]], case: str) -> None:
-    broken, check, text = USER[case]
-    seen = named(doctor.as_user(f'cd "$1"\n{broken}'), as_it_is["user"])
-    assert (seen.check, seen.level) == (check, "fault"), seen
-    assert text in seen.line
+@pytest.mark.parametrize(
+    "cases", [("device shut", "cache not ours"), ("not set-user-ID", "source shut"), ("nosuid",)], ids=", ".join
+)
+def test_a_plain_user_is_told_what_is_broken(
+    doctor: Doctor, as_it_is: dict[str, set[Seen]], cases: tuple[str, ...]
+) -> None:
+    rows = [USER[case] for case in cases]
+    seen = doctor.as_user("\n".join(['cd "$1"', *(broken for broken, *_ in rows)]))
+    assert as_it_is["user"] <= seen
+    found = {each.check: (each.level, each.line) for each in seen - as_it_is["user"]}
+    assert set(found) == {check for _, check, _ in rows}
+    for _, check, text in rows:
+        assert found[check][0] == "fault"
+        assert text in found[check][1]
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.client.client import Client
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import HfsMount
 from tests.fuse.injection import injected, setting
 from tests.fuse.modes import warm
 from tests.fuse.users import NOBODY, needs_root
@@ -17,7 +16,7 @@ from tests.support.pattern import check, pattern, write_pattern
 SIZE = 200_000
 
 
-def test_hard_links_under_the_sweep(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_hard_links_under_the_sweep(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """A file with two names in one directory is swept as any other, and read by both afterwards."""
     source = tmp_path / "source"
     source.mkdir()
@@ -36,9 +35,7 @@ def test_hard_links_under_the_sweep(tmp_path: Path, hfs_mount: Callable[..., Hfs
 
 
 @pytest.mark.parametrize("names", [("d/a", "b"), ("b", "d/a")])
-def test_a_file_is_read_on_by_its_other_name(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], names: tuple[str, str]
-) -> None:
+def test_a_file_is_read_on_by_its_other_name(tmp_path: Path, hfs_mount: HfsMount, names: tuple[str, str]) -> None:
     """The directory with one of its names was moved out of SOURCE: open handles go on, and nothing is dropped."""
     source = tmp_path / "source"
     (source / "d").mkdir(parents=True)
@@ -54,7 +51,7 @@ def test_a_file_is_read_on_by_its_other_name(
 
 
 @needs_root
-def test_another_user_reads_on_by_the_other_name(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_another_user_reads_on_by_the_other_name(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """Who may read a file is asked of the source by a name that still leads to it."""
     source = tmp_path / "source"
     (source / "d").mkdir(parents=True)

@@ -3,17 +3,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
 from tests.fuse.guard import RUN_KEY
 from tests.fuse.harness import drop_pages, environment, kill, open_files, processes_of_run, unblock_after
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.trees import different_contents, different_stats, make_odd_tree
 
 
-def test_slowfs_shows_its_folder_unchanged(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:
+def test_slowfs_shows_its_folder_unchanged(tmp_path: Path, slow_source: SlowSource) -> None:
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
     slow = slow_source(tree)
     assert different_stats(tree, slow.path) == []
@@ -21,7 +20,7 @@ def test_slowfs_shows_its_folder_unchanged(tmp_path: Path, slow_source: Callable
     assert slow.counters()["read"] > 0
 
 
-def test_dropped_pages_are_read_again(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:
+def test_dropped_pages_are_read_again(tmp_path: Path, slow_source: SlowSource) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").write_bytes(b"x" * 300_000)
     slow = slow_source(tmp_path / "tree")
@@ -84,7 +83,7 @@ def test_what_another_run_started_is_its_own(tmp_path: Path) -> None:
         kill(process.pid)
 
 
-def test_a_read_of_a_hung_mount_is_ended(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> None:
+def test_a_read_of_a_hung_mount_is_ended(tmp_path: Path, slow_source: SlowSource) -> None:
     """The guard kills what hangs, so that the reader gets an error instead of waiting for ever."""
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").write_bytes(b"x" * 10)

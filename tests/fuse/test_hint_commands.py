@@ -5,20 +5,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from hfs.layouts.layout import Layout
-from tests.fuse.harness import BIN, Hfs, environment, must, run
+from tests.fuse.harness import BIN, HfsMount, environment, must, run
 from tests.fuse.hinted import all_staged, content, counter, learner_of, total_of, tree, wait_until
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 HINT = BIN / "hfs-hint"
 
@@ -73,25 +69,22 @@ def test_send_and_show(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMo
     must(HINT, "send", *given, "--until-staged")
 
 
-@pytest.mark.parametrize(
-    ("order", "why"),
-    [
+def test_orders_that_cannot_be(tmp_path: Path, hfs_mount: HfsMount) -> None:
+    tree(tmp_path / "tree", 2)
+    hfs = hfs_mount(tmp_path / "tree")
+    (tmp_path / "list.txt").write_text("d0/0\nd1/1\n")
+    given = ("--order", tmp_path / "order.npy", "--files", tmp_path / "list.txt", "--mount", hfs.path)
+    for order, why in (
         (np.array([0, 5]), "out of range"),
         (np.array([-1]), "out of range"),
         (np.array([0.0, np.nan]), "NaN"),
         (np.zeros((2, 2), int), "one dimension"),
         (np.array([], int), "one dimension"),
-    ],
-)
-def test_an_order_that_cannot_be(tmp_path: Path, hfs_mount: HfsMount, order: np.ndarray, why: str) -> None:
-    tree(tmp_path / "tree", 2)
-    hfs = hfs_mount(tmp_path / "tree")
-    (tmp_path / "list.txt").write_text("d0/0\nd1/1\n")
-    np.save(tmp_path / "order.npy", order)
-    given = ("--order", tmp_path / "order.npy", "--files", tmp_path / "list.txt", "--mount", hfs.path)
-    done = run(HINT, "send", *given)
-    assert done.returncode == 2
-    assert why in done.stderr
+    ):
+        np.save(tmp_path / "order.npy", order)
+        done = run(HINT, "send", *given)
+        assert done.returncode == 2
+        assert why in done.stderr
     assert hfs.status()["hints"]["layouts"] == []
 
 

@@ -1,17 +1,12 @@
 """Hints end to end: a script with two more lines, and `hfs-hint` beside one without, on a real mount."""
 
 import json
-import os
-import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, must, run
+from tests.fuse.harness import HfsMount, hfs_command, must, run
 
 pytestmark = pytest.mark.fuse
 
@@ -46,7 +41,7 @@ def tree(folder: Path, count: int = 50) -> Path:
     return folder
 
 
-def test_a_hinted_job_is_followed_and_reads_its_bytes(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_a_hinted_job_is_followed_and_reads_its_bytes(tmp_path: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(tree(tmp_path / "source"))
     must(sys.executable, "-c", JOB, hfs.path, "50")
     hints = json.loads(must(*HFS_HINT, "show", "--mount", hfs.path, "--json"))
@@ -64,38 +59,3 @@ def test_the_summary_of_a_run_says_where_the_time_went(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "exposed I/O" in done.stderr
     assert done.stderr.count("job, rank 0 of 1") == 2
-
-
-def test_an_order_sent_from_outside_is_staged(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
-    hfs = hfs_mount(tree(tmp_path / "source"))
-    order = random.Random(2).sample(range(50), 50)
-    np.save(tmp_path / "order.npy", order)
-    (tmp_path / "list").write_text("".join(f"{i:04d}\n" for i in range(50)))
-    must(
-        *(*HFS_HINT, "send", "--mount", hfs.path, "--order", tmp_path / "order.npy"),
-        *("--files", tmp_path / "list", "--until-staged"),
-    )
-    assert hfs.status()["staged"]["files"] == 50
-
-
-@pytest.mark.slow
-def test_what_one_epoch_read_is_recorded_and_replayed(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
-    source = tree(tmp_path / "source")
-    with h5py.File(source / "x.h5", "w") as file:
-        file["x"] = np.arange(2 << 20, dtype=np.int64).reshape(-1, 1024)
-    hfs = hfs_mount(source)
-    read = "for i in 0003 0001 0002; do cat $0/$i; done; dd if=$0/x.h5 of=/dev/null bs=4096 skip=1000 count=10"
-    trace = tmp_path / "trace"
-    must(*HFS_HINT, "record", "--mount", hfs.path, "-o", trace, "--", "sh", "-c", read, hfs.path)
-    files = os.fsdecode(np.load(trace)["names"].tobytes()).split("\0")
-    assert files == ["0003", "0001", "0002", "x.h5"]
-    hfs.umount()
-    again = hfs_mount(source, cache=tmp_path / "cache-2")
-    must(*HFS_HINT, "replay", trace, "--mount", again.path, "--until-staged")
-    assert again.status()["staged"]["files"] == 4
-    # The layout of the file finds the same bytes through the mount.
-    layout = tmp_path / "x.layout"
-    must(hfs_command(), "layout", "build", again.path / "x.h5", "--dataset", "x", "-o", layout)
-    np.save(tmp_path / "order.npy", np.arange(2048)[::-1])
-    sending = ("send", "--mount", again.path, "--order", tmp_path / "order.npy", "--layout", layout)
-    must(*HFS_HINT, *sending, "--until-staged")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,11 @@ from hfs.hint import hinted
 from hfs.mountd.wire.hints import LayoutFrame, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join
 from hfs.training.hint_connection import HintConnection
-from tests.fuse.harness import Hfs, hfs_command, must
+from tests.fuse.harness import Hfs, HfsMount, hfs_command, must
 from tests.fuse.hinted import all_staged, begun, content, counter, wait_until
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, needs_root
 from tests.support.pattern import pattern
-
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 pytestmark = pytest.mark.usefixtures("connections_end")
 

@@ -11,7 +11,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,11 @@ from hfs.client.client import Client
 from hfs.hint import hinted
 from hfs.samplers import GroupShuffleSampler
 from tests.conftest import Logs
-from tests.fuse.harness import ROOT, Hfs, drop_pages, environment, must, stopped, unmount_lazily
+from tests.fuse.harness import ROOT, HfsMount, drop_pages, environment, must, stopped, unmount_lazily
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
 from tests.fuse.injection import SETTLED
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 CLIENT = Path(__file__).parent / "clients" / "hinted_training.py"
 

@@ -1,6 +1,5 @@
 """Hints in every I/O mode: a hinted run reads the right bytes, each of them once from the source."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +7,11 @@ import pytest
 
 from hfs.hint import hinted
 from hfs.layouts.layout import Layout
-from tests.fuse.harness import Hfs, drop_pages
+from tests.fuse.harness import Hfs, HfsMount, drop_pages
 from tests.fuse.hinted import all_staged, begun, content, total_of, tree, wait_until
 from tests.fuse.modes import MODES, Mode
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 64 << 10
 
@@ -33,7 +29,7 @@ def mounted(mode: Mode, hfs_mount: HfsMount, source: Path) -> Hfs:
     return hfs_mount(source, *mode.options)
 
 
-@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("waits", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_files(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, mode: Mode, waits: bool) -> None:
     """Two epochs, the second with the page cache of the mount dropped; staged before they are read, and raced."""
     names = tree(tmp_path / "tree", 48)

@@ -2,19 +2,16 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, drop_pages, must
+from tests.fuse.harness import HfsMount, drop_pages, must
 from tests.fuse.modes import needs_passthrough
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import User, needs_root
 from tests.support.faults import disk_bytes
 from tests.support.pattern import pattern
-
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 8 << 20
 PIECE = 64 << 10
@@ -140,7 +137,7 @@ def test_lseek_finds_the_holes_of_the_source(tmp_path: Path, sparse: Path, hfs_m
     assert (tmp_path / "tar").stat().st_size < 1 << 17
 
 
-def test_what_nobody_tells_is_data(sparse: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount) -> None:
+def test_what_nobody_tells_is_data(sparse: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """Of a source that knows no holes, and of a version that has gone from it."""
     hfs = hfs_mount(slow_source(sparse).path, "--ttl", "0")
     found = all_holes(hfs.path)

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import ROOT, Hfs, children, environment, must, run
+from tests.fuse.harness import ROOT, Hfs, HfsMount, children, environment, must, run
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 SIZE = 200_000
 READ_S = 15.0
 """In which the mount answers again."""

@@ -7,19 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from hfs.mountd.kernel import fastpath
+from tests.fuse.conftest import Mounts, SlowSources
 from tests.fuse.harness import Hfs, environment, wait_gone
 from tests.fuse.slowfs import SlowFs
 from tests.support.pattern import pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 LIBFUSE = tuple(int(part) for part in fastpath.LIBFUSE.split(".")[:2])
 
@@ -40,21 +39,21 @@ def direct_read():
 
 # what it is -> (what hangs at the source, what the reader does)
 WAITS = {
-    "read": ("read hang path /large", "os.pread(os.open(path + '/large', os.O_RDONLY), 100, 0)"),
-    "direct read": ("read hang path /large", "path += '/large'; direct_read()"),
+    "read": ("read hang path {}/large", "os.pread(os.open(path + '/large', os.O_RDONLY), 100, 0)"),
+    "direct read": ("read hang path {}/large", "path += '/large'; direct_read()"),
     "mapped read": (
-        "read hang path /large",
+        "read hang path {}/large",
         "mmap.mmap(os.open(path + '/large', os.O_RDONLY), 0, access=mmap.ACCESS_READ)[0]",
     ),
-    "open of a small file": ("read hang path /small", "os.open(path + '/small', os.O_RDONLY)"),
-    "open that waits for an open": ("open hang path /small", "os.open(path + '/small', os.O_RDONLY)"),
-    "look-up": ("lookup hang path /d", "os.stat(path + '/d')"),
-    "stat of what is known": ("lookup hang path /known", "os.chdir(path + '/known')\nwhile True: os.stat('.')"),
-    "listing": ("readdir hang path /d", "os.listdir(path + '/d')"),
-    "listing with a stat of each name": ("lookup hang path /d/", "for e in os.scandir(path + '/d'): e.stat()"),
-    "getxattr": ("getxattr hang path /small", "os.getxattr(path + '/small', 'user.any')"),
-    "listxattr": ("getxattr hang path /small", "os.listxattr(path + '/small')"),
-    "readlink": ("readlink hang path /link", "os.readlink(path + '/link')"),
+    "open of a small file": ("read hang path {}/small", "os.open(path + '/small', os.O_RDONLY)"),
+    "open that waits for an open": ("open hang path {}/small", "os.open(path + '/small', os.O_RDONLY)"),
+    "look-up": ("lookup hang path {}/d", "os.stat(path + '/d')"),
+    "stat of what is known": ("lookup hang path {}/known", "os.chdir(path + '/known')\nwhile True: os.stat('.')"),
+    "listing": ("readdir hang path {}/d", "os.listdir(path + '/d')"),
+    "listing with a stat of each name": ("lookup hang path {}/d/", "for e in os.scandir(path + '/d'): e.stat()"),
+    "getxattr": ("getxattr hang path {}/small", "os.getxattr(path + '/small', 'user.any')"),
+    "listxattr": ("getxattr hang path {}/small", "os.listxattr(path + '/small')"),
+    "readlink": ("readlink hang path {}/link", "os.readlink(path + '/link')"),
     "statfs": ("statfs hang", "os.statvfs(path)"),
 }
 
@@ -102,44 +101,64 @@ def wait_nothing_held(hfs: Hfs) -> None:
         pass
 
 
+class Place(NamedTuple):
+    """A folder of its own for each test, of a mount and a source that all of them share."""
+
+    slow: SlowFs
+    hfs: Hfs
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.hfs.path / self.name
+
+
+@pytest.fixture(scope="module")
+def shared(shared_folder: Path, shared_slow_source: SlowSources, shared_mount: Mounts) -> tuple[SlowFs, Hfs]:
+    """Without a memory for names every look-up asks the source; what is fetched ahead would hang beside the reader."""
+    (shared_folder / "backing").mkdir()
+    slow = shared_slow_source(shared_folder / "backing")
+    return slow, shared_mount(slow.path, "--ttl", "0", "--strict", "-o", "siblings=0")
+
+
 @pytest.fixture
-def slow(tmp_path: Path, slow_source: SlowSource) -> SlowFs:
-    backing = tmp_path / "backing"
-    (backing / "d").mkdir(parents=True)
+def place(shared: tuple[SlowFs, Hfs]) -> Iterator[Place]:
+    slow, hfs = shared
+    backing = Path(tempfile.mkdtemp(dir=slow.backing))
+    (backing / "d").mkdir()
     (backing / "known").mkdir()
     (backing / "large").write_bytes(pattern(1, 0, LARGE))
     (backing / "small").write_bytes(pattern(2, 0, SMALL))
     (backing / "d" / "name").write_bytes(b"")
     (backing / "link").symlink_to("small")
-    return slow_source(backing)
+    yield Place(slow, hfs, backing.name)
+    slow.order("clear")
+    wait_nothing_held(hfs)
 
 
 @pytest.mark.parametrize("what", WAITS)
-def test_a_reader_that_is_killed_while_the_source_hangs_dies_at_once(
-    slow: SlowFs, hfs_mount: HfsMount, what: str
-) -> None:
+def test_a_reader_that_is_killed_while_the_source_hangs_dies_at_once(place: Place, what: str) -> None:
     """A killed reader dies at once, whatever it waits for; nothing of it stays in the daemon, the mount goes on."""
     fault, code = WAITS[what]
-    # Without a memory for names every look-up asks the source; what is fetched ahead would hang beside the reader.
-    hfs = hfs_mount(slow.path, "--ttl", "0", "--strict", "-o", "siblings=0")
-    slow.order(f"fault {fault}")
-    with reader(hfs.path, code) as process:
+    slow, hfs, name = place
+    slow.order(f"fault {fault.format('/' + name)}")
+    with reader(place.path, code) as process:
         wait_waiting(slow, process)
         kill_in_time(slow, process)
     slow.order("clear")
     wait_nothing_held(hfs)
-    assert (hfs.path / "large").read_bytes() == pattern(1, 0, LARGE)
-    assert (hfs.path / "small").read_bytes() == pattern(2, 0, SMALL)
-    assert os.listdir(hfs.path / "d") == ["name"]
-    wait_nothing_held(hfs)
+    assert (place.path / "large").read_bytes() == pattern(1, 0, LARGE)
+    assert (place.path / "small").read_bytes() == pattern(2, 0, SMALL)
+    assert os.listdir(place.path / "d") == ["name"]
 
 
-def test_the_fetch_of_a_killed_reader_goes_on_for_others(slow: SlowFs, hfs_mount: HfsMount) -> None:
+def test_the_fetch_of_a_killed_reader_goes_on_for_others(place: Place) -> None:
     """The fetch goes on for others: who reads the same chunk gets its bytes when the source comes back."""
-    hfs = hfs_mount(slow.path, "-o", "siblings=0")
+    slow, hfs, name = place
+    slow.order("reset")
     print_it = "path += '/small'; os.write(1, open(path, 'rb').read())"
-    slow.order("fault read hang path /small")
-    with reader(hfs.path, print_it) as other, reader(hfs.path, print_it) as killed:
+    slow.order(f"fault read hang path /{name}/small")
+    with reader(place.path, print_it) as other, reader(place.path, print_it) as killed:
         while hfs.status()["open"]["files"] < 2:
             pass
         kill_in_time(slow, killed)
@@ -157,17 +176,17 @@ BEHIND = {
 
 @pytest.mark.skipif(LIBFUSE < (3, 17), reason="this libfuse asks for the names of a directory one after the other")
 @pytest.mark.parametrize("what", BEHIND)
-def test_one_reader_does_not_stand_in_the_way_of_another(slow: SlowFs, hfs_mount: HfsMount, what: str) -> None:
+def test_one_reader_does_not_stand_in_the_way_of_another(place: Place, what: str) -> None:
     """Who waits beside a look-up that hangs can be killed too; who waits for the same name, once the first has gone."""
     code, alone = BEHIND[what]
-    hfs = hfs_mount(slow.path, "--ttl", "0", "--strict")
-    slow.order("fault lookup hang path /d", "fault lookup hang path /known")
-    with reader(hfs.path, "path += '/d'; os.stat(path)") as first:
+    slow, _, name = place
+    slow.order(f"fault lookup hang path /{name}/d", f"fault lookup hang path /{name}/known")
+    with reader(place.path, "path += '/d'; os.stat(path)") as first:
         wait_waiting(slow, first)
-        with reader(hfs.path, "os.write(1, b'.')\n" + code) as second:
+        with reader(place.path, "os.write(1, b'.')\n" + code) as second:
             assert second.stdout
             assert second.stdout.read(1) == b"."
-            assert "known" in os.listdir(hfs.path)  # not held up either; meanwhile the second is where it waits
+            assert "known" in os.listdir(place.path)  # not held up either; meanwhile the second is where it waits
             while state(second.pid) not in "DS":
                 pass
             if alone:
@@ -177,15 +196,13 @@ def test_one_reader_does_not_stand_in_the_way_of_another(slow: SlowFs, hfs_mount
                 second.kill()
                 kill_in_time(slow, first)
                 kill_in_time(slow, second)
-    slow.order("clear")
-    wait_nothing_held(hfs)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name)
-def test_every_deadly_signal_kills(slow: SlowFs, hfs_mount: HfsMount, number: signal.Signals) -> None:
+def test_every_deadly_signal_kills(place: Place, number: signal.Signals) -> None:
     """SIGTERM without a handler kills at once, and so does what would dump core."""
-    hfs = hfs_mount(slow.path)
-    slow.order("fault read hang path /large")
+    slow, _, name = place
+    slow.order(f"fault read hang path /{name}/large")
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -193,26 +210,25 @@ signal.signal(int(sys.stdin.readline()), signal.SIG_DFL)
 path += '/large'
 direct_read()
 """
-    with reader(hfs.path, code) as process:
+    with reader(place.path, code) as process:
         assert process.stdin
         process.stdin.write(b"%d\n" % number)
         process.stdin.flush()
         wait_waiting(slow, process)
         kill_in_time(slow, process, number)
-    slow.order("clear")
 
 
-def test_a_process_ends_although_one_of_its_threads_waits(slow: SlowFs, hfs_mount: HfsMount) -> None:
+def test_a_process_ends_although_one_of_its_threads_waits(place: Place) -> None:
     """Exit: the kernel ends the other threads as SIGKILL does, and waits for them."""
-    hfs = hfs_mount(slow.path)
-    slow.order("fault read hang path /large")
+    slow, _, name = place
+    slow.order(f"fault read hang path /{name}/large")
     code = """
 path += '/large'
 threading.Thread(target=direct_read, daemon=True).start()
 sys.stdin.read()
 os._exit(3)
 """
-    with reader(hfs.path, code) as process:
+    with reader(place.path, code) as process:
         assert process.stdin
         wait_waiting(slow, process)
         process.stdin.close()
@@ -229,10 +245,10 @@ SIGNALS = (signal.SIGALRM, signal.SIGCHLD, signal.SIGPROF, signal.SIGINT, signal
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_signal_that_does_not_kill_changes_nothing(slow: SlowFs, hfs_mount: HfsMount, number: signal.Signals) -> None:
+def test_a_signal_that_does_not_kill_changes_nothing(place: Place, number: signal.Signals) -> None:
     """SIGALRM, SIGCHLD and the like, with a handler, during a slow read: its bytes, never EINTR."""
-    hfs = hfs_mount(slow.path)
-    slow.order("fault read hang path /large")
+    slow, hfs, name = place
+    slow.order(f"fault read hang path /{name}/large")
     code = """
 descriptor = os.open(path + '/large', os.O_RDONLY | os.O_DIRECT)
 buffer = mmap.mmap(-1, 65536)
@@ -240,20 +256,21 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 count = libc.pread(descriptor, ctypes.c_void_p(address), ctypes.c_size_t(65536), ctypes.c_long(0))
 sys.stdout.buffer.write(buffer[:count] if count >= 0 else b'errno %d' % ctypes.get_errno())
 """
-    with reader(hfs.path, HARMLESS + code) as process:
+    before = hfs.status()["interrupted"]
+    with reader(place.path, HARMLESS + code) as process:
         wait_waiting(slow, process)
         os.kill(process.pid, number)
         hfs.status()  # the mount has heard of the signal before it answers this
         slow.order("clear")
         assert process.communicate()[0] == pattern(1, 0, CHUNK)
-    assert hfs.status()["interrupted"] == 0
+    assert hfs.status()["interrupted"] == before
 
 
-def test_a_signal_that_does_not_kill_changes_no_look_up(slow: SlowFs, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(slow.path)
-    slow.order("fault lookup hang path /d")
+def test_a_signal_that_does_not_kill_changes_no_look_up(place: Place) -> None:
+    slow, hfs, name = place
+    slow.order(f"fault lookup hang path /{name}/d")
     code = "print(libc.access((path + '/d').encode(), 0), ctypes.get_errno())"
-    with reader(hfs.path, HARMLESS + code) as process:
+    with reader(place.path, HARMLESS + code) as process:
         wait_waiting(slow, process)
         os.kill(process.pid, signal.SIGALRM)
         hfs.status()
@@ -261,11 +278,11 @@ def test_a_signal_that_does_not_kill_changes_no_look_up(slow: SlowFs, hfs_mount:
         assert process.communicate()[0] == b"0 0\n"
 
 
-def test_who_is_killed_after_a_signal_that_did_not_kill_dies_too(slow: SlowFs, hfs_mount: HfsMount) -> None:
+def test_who_is_killed_after_a_signal_that_did_not_kill_dies_too(place: Place) -> None:
     """The kernel tells of one signal a request: the daemon looks again by itself, at least once a second."""
-    hfs = hfs_mount(slow.path)
-    slow.order("fault read hang path /large")
-    with reader(hfs.path, HARMLESS + "path += '/large'; direct_read()") as process:
+    slow, hfs, name = place
+    slow.order(f"fault read hang path /{name}/large")
+    with reader(place.path, HARMLESS + "path += '/large'; direct_read()") as process:
         wait_waiting(slow, process)
         os.kill(process.pid, signal.SIGALRM)
         hfs.status()
@@ -275,9 +292,8 @@ def test_who_is_killed_after_a_signal_that_did_not_kill_dies_too(slow: SlowFs, h
         assert found
 
 
-def test_status_names_the_processes_that_were_served(slow: SlowFs, hfs_mount: HfsMount) -> None:
+def test_status_names_the_processes_that_were_served(place: Place) -> None:
     """By process, not by thread, with what the daemon answered them."""
-    hfs = hfs_mount(slow.path)
     code = """
 path += '/large'
 threads = [threading.Thread(target=direct_read) for _ in range(3)]
@@ -288,10 +304,9 @@ direct_read()
 print(os.getpid(), flush=True)
 sys.stdin.read()
 """
-    with reader(hfs.path, code) as process:
+    with reader(place.path, code) as process:
         assert process.stdout
         assert int(process.stdout.readline()) == process.pid
-        status = hfs.status()
-        assert status["readers"] == [{"pid": process.pid, "command": "learner", "reads": 4, "bytes": 4 * CHUNK}]
-    (mine,) = [r for r in hfs.status()["readers"] if r["pid"] == process.pid]
-    assert mine["command"] == "learner"
+        (mine,) = [found for found in place.hfs.status()["readers"] if found["pid"] == process.pid]
+        assert mine == {"pid": process.pid, "command": "learner", "reads": 4, "bytes": 4 * CHUNK}
+    assert mine in place.hfs.status()["readers"]

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, mounts_below, must, run, unmount_lazily
+from tests.fuse.harness import HfsMount, hfs_command, mounts_below, must, run, unmount_lazily
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 USAGE = 2
 SIZE = 300_000

@@ -8,18 +8,27 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hfs.mounting import keeper, mountinfo
 from hfs.mounting.keeper import FoundKeeper
-from tests.fuse.harness import Hfs, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
+from tests.fuse.harness import (
+    HfsMount,
+    children,
+    environment,
+    hfs_command,
+    kill,
+    mounts_below,
+    must,
+    run,
+    wait_gone,
+)
 from tests.fuse.users import needs_root
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 SIZE = 100_000
 COUNT = 8
 

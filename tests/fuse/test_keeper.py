@@ -23,13 +23,11 @@ from hfs.client.client import Client, find_socket
 from hfs.mountd.core.config import Config
 from hfs.mounting import mounting
 from scripts.benchmarks.plain_user import as_plain_user
-from tests.fuse.harness import Hfs, children, hfs_command, kill, mounts_below, must, run, wait_gone
+from tests.fuse.harness import Hfs, HfsMount, children, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.injection import injected, raising
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 SIZE = 200_000
 Value = TypeVar("Value")
 
@@ -163,9 +161,11 @@ def test_with_keeper_and_daemon_killed_the_mount_is_dead(source: Path, hfs_mount
     assert sorted(os.listdir(hfs.path)) == ["file", "sub"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("whom", ["keeper", "daemon", "all"])
-def test_signals_unmount(source: Path, hfs_mount: HfsMount, number: signal.Signals, whom: str) -> None:
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    [*((whom, signal.SIGTERM) for whom in ("keeper", "daemon", "all")), ("all", signal.SIGINT)],
+)
+def test_signals_unmount(source: Path, hfs_mount: HfsMount, whom: str, number: signal.Signals) -> None:
     """SIGTERM and SIGINT to either of them or to both at once: unmounted, everything ended, nothing logged."""
     hfs = hfs_mount(source)
     if whom == "all":

@@ -3,13 +3,10 @@
 import json
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 from hfs.mounting import keeper
-from tests.fuse.harness import Hfs
-
-HfsMount = Callable[..., Hfs]
+from tests.fuse.harness import HfsMount
 
 VALUES = ["", "x", None, True, -1, 1.5, 10**400, [], [None], {}, {"x": 1}, "\ud800", "\0", "x" * 99]
 REQUESTS: dict[str, tuple[str, ...]] = {

@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, drop_pages, environment, hfs_command, must, unmount_lazily
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, environment, hfs_command, must, unmount_lazily
+from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.support.pattern import pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 SAME = ("--source-id", "00000000000000aa")
 """slowfs has no identity that outlives its mount."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import Hfs, HfsMount
 from tests.fuse.trees import FILES, FOLDERS, different_stats, numbered_tree, seed
 from tests.support.pattern import explain, pattern
-
-HfsMount = Callable[..., Hfs]
 
 
 @pytest.mark.parametrize("mode", [pytest.param("daemon", marks=pytest.mark.long), "auto"])

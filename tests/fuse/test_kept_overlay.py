@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,20 @@ from hfs.client.client import find_socket
 from hfs.mountd.supervisor.generations import NUMBERS
 from hfs.mountd.supervisor.table import device_at, overlay_lies_at
 from hfs.mounting import mountinfo
-from tests.fuse.harness import Hfs, environment, hfs_command, kill, must, run, stopped, unmount_lazily, wait_gone
-from tests.fuse.overlaid import this_kernel_has_them, until, until_another
+from tests.fuse.harness import (
+    Hfs,
+    HfsMount,
+    environment,
+    hfs_command,
+    kill,
+    must,
+    run,
+    stopped,
+    unmount_lazily,
+    wait_gone,
+)
+from tests.fuse.overlaid import this_kernel_has_them, until
 from tests.support.pattern import pattern
-
-HfsMount = Callable[..., Hfs]
 
 NAMES = ("a", "b", "large")
 SIZES = {"a": 50_000, "b": 60_000, "large": 9 << 20}
@@ -117,13 +125,6 @@ def test_who_unmounts_by_hand_means_the_mount(hfs: Hfs, command: list[str]) -> N
     gone(hfs)
 
 
-@pytest.mark.long
-def test_who_unmounts_twice_by_hand_sees_no_error(hfs: Hfs) -> None:
-    must("umount", hfs.path)
-    must("umount", hfs.path)
-    gone(hfs)
-
-
 def test_what_a_killed_keeper_has_left_is_taken_away(hfs: Hfs) -> None:
     staged(hfs)
     assert is_right(hfs)
@@ -206,36 +207,6 @@ def test_who_goes_on_with_a_mount_covers_it(hfs: Hfs) -> None:
         process.communicate(timeout=40)
     hfs.mounted = False
     assert (overlays(hfs.path), device_at(str(hfs.path))) == ([], None)
-
-
-@pytest.mark.long
-def test_openers_by_path_see_no_renewal(hfs: Hfs) -> None:
-    staged(hfs)
-    number = Path(hfs.status()["io_mode"]["overlays"]["number"])
-    faults: list[str] = []
-    ended = threading.Event()
-
-    def opens() -> None:
-        while not ended.is_set():
-            for name in NAMES:
-                try:
-                    with (hfs.path / name).open("rb") as file:
-                        if os.fstat(file.fileno()).st_size != SIZES[name] or not file.read(1):
-                            faults.append(name)
-                except OSError as error:
-                    faults.append(str(error))
-
-    threads = [threading.Thread(target=opens) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for made in range(20):
-            until_another(lambda: overlays(hfs.path), number, 1000 + made)
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert faults == []
 
 
 @pytest.mark.long

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import HfsMount
 from tests.support.pattern import explain, pattern, write_pattern
 
 SEED, SIZE = 11, (6 << 20) + 777
@@ -22,7 +21,7 @@ def has_cachestat() -> bool:
 
 
 @pytest.mark.skipif(not has_cachestat(), reason="cachestat(2) is of Linux 6.5")
-def test_any_reads_give_the_sources_bytes(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_any_reads_give_the_sources_bytes(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = tmp_path / "source"
     source.mkdir()
     write_pattern(source / "large", SEED, SIZE)

@@ -3,17 +3,15 @@
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, must
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, hfs_command, must
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.trees import FILES, FOLDERS, different_stats, numbered_tree, seed
 from tests.support.pattern import explain, pattern
 
-HfsMount = Callable[..., Hfs]
 TTL_S = 1.0
 
 
@@ -38,7 +36,7 @@ def test_they_are_what_the_source_has(tmp_path: Path, hfs_mount: HfsMount) -> No
     assert {name: stat.st_ino for name, stat in found.items()} == {
         name: stat.st_ino for name, stat in look_through(source).items()
     }
-    for folder, number in ((0, 299), (3, 0), (7, 120)):
+    for folder, number in ((0, 199), (3, 0), (7, 120)):
         path = hfs.path / f"{folder}" / f"{number:04d}"
         with path.open("rb") as file:
             data = file.read()
@@ -72,15 +70,15 @@ def test_the_next_daemon_looks_them_up_anew(tmp_path: Path, hfs_mount: HfsMount)
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source)
     look_through(hfs.path)
-    shown = os.open(hfs.path / "2" / "0200", os.O_PATH)
+    shown = os.open(hfs.path / "2" / "0150", os.O_PATH)
     hfs.crash()
     assert not different_stats(source, hfs.path)
-    assert (hfs.path / "2" / "0200").read_bytes() == pattern(seed(2, 200), 0, 201)
+    assert (hfs.path / "2" / "0150").read_bytes() == pattern(seed(2, 150), 0, 151)
     os.close(shown)
 
 
 def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
-    tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs]
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: SlowSource
 ) -> None:
     """Names were asked for ahead; then the kernel opens files without asking; then the daemon is killed."""
     source = numbered_tree(tmp_path / "source")
@@ -102,7 +100,7 @@ def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
 
 @pytest.mark.parametrize("fault", ["eio forever", "hang"])
 def test_a_listing_does_not_fail_for_a_name_that_nobody_has_asked_for(
-    tmp_path: Path, hfs_mount: HfsMount, slow_source: Callable[..., SlowFs], fault: str
+    tmp_path: Path, hfs_mount: HfsMount, slow_source: SlowSource, fault: str
 ) -> None:
     """A folder beside it was looked through, so its attributes are expected to be wanted; one cannot be had."""
     slow = slow_source(numbered_tree(tmp_path / "source"))
@@ -127,9 +125,9 @@ def test_many_look_through_it_at_once(tmp_path: Path, hfs_mount: HfsMount) -> No
             for name, stat in look_through(hfs.path).items():
                 if (stat.st_ino, stat.st_size) != expected[name]:
                     wrong.append(name)
-            with (hfs.path / "0" / "0299").open("rb") as file:
-                if file.read() != pattern(seed(0, 299), 0, 300):
-                    wrong.append("0/0299")
+            with (hfs.path / "0" / "0199").open("rb") as file:
+                if file.read() != pattern(seed(0, 199), 0, 200):
+                    wrong.append("0/0199")
 
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:

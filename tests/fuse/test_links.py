@@ -4,14 +4,11 @@ others what is the matter."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import BIN, Hfs, run
-
-HfsMount = Callable[..., Hfs]
+from tests.fuse.harness import BIN, HfsMount, run
 
 CONTENT = {f"{number:02d}": os.urandom(3000 + number) for number in range(6)}
 

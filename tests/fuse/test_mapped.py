@@ -5,16 +5,13 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import ROOT, Hfs, environment
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import ROOT, HfsMount, environment
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 512 << 10
 SIZE = 40 * CHUNK + 77
@@ -66,7 +63,7 @@ def child(script: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_four_readers_through_page_faults_read_the_source_once(
-    data: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount
+    data: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     source = slow_source(data)
     hfs = hfs_mount(source.path, chunk_bytes=CHUNK)

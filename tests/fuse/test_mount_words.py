@@ -2,15 +2,12 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.mounting import mountinfo
-from tests.fuse.harness import Hfs, hfs_command, must, run
-
-HfsMount = Callable[..., Hfs]
+from tests.fuse.harness import HfsMount, hfs_command, must, run
 
 
 @pytest.fixture

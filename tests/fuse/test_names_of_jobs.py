@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import HfsMount
 
 pytestmark = pytest.mark.fuse
 
@@ -27,9 +26,7 @@ for i in hfs.hint.hinted(order, files=files, mount=sys.argv[1]):
 
 
 @pytest.mark.parametrize("kind", ["modules", "packages"])
-def test_commands_and_jobs_beside_modules_of_our_names(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], kind: str
-) -> None:
+def test_commands_and_jobs_beside_modules_of_our_names(tmp_path: Path, hfs_mount: HfsMount, kind: str) -> None:
     """With PYTHONPATH=. and in the working directory, as reinforcement learning has its policies."""
     job, source = tmp_path / "job", tmp_path / "source"
     for folder in (job, source):

@@ -5,18 +5,14 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, environment, hfs_command, must, run
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, environment, hfs_command, must, run
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import NOBODY
 from tests.support.pattern import write_pattern
-
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 LARGE = 300_000
 SMALL = 3000

@@ -7,17 +7,15 @@ what the source gives, or an error: never less, whoever has read, listed or warm
 import errno
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, must, run
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import Hfs, HfsMount, must, run
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import needs_root
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 SIZES = (1, 1000, 4096, 5000, 8192, 70_000, 3 * 65_536, 300_001)
 """Small ones, whole pages, and such as have several chunks."""
 COPIES = 4
@@ -81,7 +79,7 @@ def phases(hfs: Hfs, backing: Path) -> list[dict[str, bool]]:
 @pytest.mark.parametrize("hidden", [100, *(pytest.param(percent, marks=pytest.mark.long) for percent in (50, 1))])
 def test_no_byte_of_a_file_is_cut_that_says_too_few(
     tmp_path: Path,
-    slow_source: Callable[..., SlowFs],
+    slow_source: SlowSource,
     hfs_mount: HfsMount,
     options: tuple[str, ...],
     hidden: int,
@@ -100,7 +98,7 @@ def test_no_byte_of_a_file_is_cut_that_says_too_few(
 
 
 def test_a_file_that_says_too_few_is_an_error_at_its_end(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     backing = tree(tmp_path)
     source = slow_source(backing, "none", "--set", "hidden_percent=50")
@@ -114,7 +112,7 @@ def test_a_file_that_says_too_few_is_an_error_at_its_end(
 @pytest.mark.parametrize("options", WAYS[:2], ids=lambda options: " ".join(options) or "auto")
 @pytest.mark.parametrize("most", [1000, *(pytest.param(most, marks=pytest.mark.long) for most in (4096, 7))])
 def test_a_short_read_is_not_the_end_of_the_file(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount, options: tuple[str, ...], most: int
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, options: tuple[str, ...], most: int
 ) -> None:
     backing = tree(tmp_path)
     (backing / "d" / "4-1").write_bytes(b"1")

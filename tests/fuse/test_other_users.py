@@ -3,18 +3,14 @@
 import os
 import stat
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, must, run
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, hfs_command, must, run
+from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, acl_for, needs_root, refused_by_acl
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 pytestmark = needs_root
 

@@ -3,20 +3,16 @@
 An overlay checks mode bits and POSIX ACLs by itself, and opens with the rights of whoever has made it."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.mountd.supervisor.table import overlay_lies_at
-from tests.fuse.harness import Hfs, hfs_command, must, run
+from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, run
 from tests.fuse.overlaid import this_kernel_has_them
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import GROUP, MEMBER, NO_ID, NOBODY, User, acl, needs_root
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 pytestmark = [
     needs_root,

@@ -6,21 +6,30 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.client.client import Client
 from scripts.benchmarks.plain_user import UID
-from tests.fuse.harness import Hfs, must, run
+from tests.fuse.conftest import Mounts
+from tests.fuse.harness import Hfs, HfsMount, must, run
 from tests.fuse.injection import injected, setting
 from tests.fuse.overlaid import LARGE, filled, told, uncovered, until
 from tests.support.makers import FakeMaker
 
-HfsMount = Callable[..., Hfs]
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+
+
+OVERLAY = ("--io-mode", "overlay", "--immutable")
+
+
+@pytest.fixture(scope="module")
+def shown(shared_folder: Path, shared_mount: Mounts) -> Hfs:
+    """A mount that says where everything lies, to those who make overlays."""
+    hfs = uncovered(shared_mount(filled(shared_folder / "source"), *OVERLAY))
+    must("hfs", "cache", "warm", hfs.path)
+    return hfs
 
 
 @pytest.mark.parametrize(
@@ -53,40 +62,37 @@ def test_with_immutable_alone_they_are_offered_and_the_mode_is_chosen_as_before(
     assert not hfs.status()["by_kernel"]["overlays"], "nobody has made one"
 
 
-def test_another_user_is_told_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
-    must("hfs", "cache", "warm", hfs.path)
-    for path in (tmp_path, *tmp_path.parents):
+def test_another_user_is_told_nothing(shown: Hfs) -> None:
+    for path in shown.path.parents:
         if path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 1:
             path.chmod(path.stat().st_mode | 0o55)
     for name in ("a", "large"):
-        code = f"import os; os.setuid({UID}); os.getxattr({str(hfs.path / name)!r}, 'user.overlay.metacopy')"
+        code = f"import os; os.setuid({UID}); os.getxattr({str(shown.path / name)!r}, 'user.overlay.metacopy')"
         assert "No data available" in run(sys.executable, "-c", code).stderr
 
 
-def test_while_somebody_records_nothing_is_told(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
-    must("hfs", "cache", "warm", hfs.path)
+def test_while_somebody_records_nothing_is_told(shown: Hfs) -> None:
     while_recording: list[list[bytes | None]] = []
-    for _ in Client(str(hfs.socket)).touches(
-        lambda: while_recording.append(told(hfs.path / "a")), lambda: bool(while_recording)
+    for _ in Client(str(shown.socket)).touches(
+        lambda: while_recording.append(told(shown.path / "a")), lambda: bool(while_recording)
     ):
         pass
     assert while_recording == [[None, None]]
-    until(lambda: told(hfs.path / "a")[0] == b"")
+    until(lambda: told(shown.path / "a")[0] == b"")
 
 
-def test_where_nobody_makes_overlays_all_is_evicted(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
+def test_where_nobody_makes_overlays_all_is_evicted(shown: Hfs) -> None:
+    hfs = shown
     must("hfs", "cache", "warm", hfs.path)
     assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
     must("hfs", "cache", "evict", hfs.path)
     assert hfs.status()["staged"]["files"] == 0
     assert told(hfs.path / "a") == [None, None]
+    must("hfs", "cache", "warm", hfs.path)
 
 
 def test_what_was_told_goes_when_its_maker_has_made_another(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
+    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), *OVERLAY))
     must("hfs", "cache", "warm", hfs.path)
     maker = FakeMaker(Path(hfs.status()["io_mode"]["overlays"]["makers"]).parent)
     maker.renew()
@@ -111,7 +117,7 @@ SOON = injected(
 def test_what_is_found_damaged_is_fetched_again_and_told_in_a_newer_one(
     tmp_path: Path, hfs_mount: HfsMount, name: str
 ) -> None:
-    options = ("--io-mode", "overlay", "--immutable", "-o", "scrub=off")
+    options = (*OVERLAY, "-o", "scrub=off")
     hfs = uncovered(hfs_mount(filled(tmp_path / "source"), *options, env=SOON))
     must("hfs", "cache", "warm", hfs.path)
     overlays = hfs.status()["io_mode"]["overlays"]
@@ -139,7 +145,7 @@ def test_the_cache_is_taken_again_whatever_the_root_of_the_source_is_like(tmp_pa
     source.chmod(0o1777)
     shutil.chown(source, UID, UID)
     for _ in range(2):
-        hfs = uncovered(hfs_mount(source, "--io-mode", "overlay", "--immutable", cache=tmp_path / "cache"))
+        hfs = uncovered(hfs_mount(source, *OVERLAY, cache=tmp_path / "cache"))
         must("hfs", "cache", "warm", hfs.path)
         assert told(hfs.path / "a")[0] == b""
         hfs.umount()

@@ -10,17 +10,15 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import ROOT, Hfs, hfs_command, must, run
+from tests.fuse.harness import ROOT, Hfs, HfsMount, hfs_command, must, run
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 pytestmark = needs_passthrough
 

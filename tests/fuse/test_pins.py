@@ -2,16 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, must, run
+from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, run
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 SIZE = 100_000
 COUNT = 40
 LARGE = 3_000_000

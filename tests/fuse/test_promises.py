@@ -8,17 +8,13 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, must, run, wait_gone
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, must, run, wait_gone
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import explain, pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 64 << 10
 
@@ -171,8 +167,8 @@ def test_kill_9_never_leads_to_a_wrong_byte(tmp_path: Path, slow_source: SlowSou
         write(tmp_path / "backing" / str(i), i, size)
     slow = slow_source(tmp_path / "backing")
     hfs = hfs_mount(slow.path)
-    for kills in range(6):
-        reader = threading.Thread(target=_read_until_dead, args=(hfs.path, kills * 9 + 3))
+    for count in (3, 21, 48):
+        reader = threading.Thread(target=_read_until_dead, args=(hfs.path, count))
         reader.start()
         reader.join()
         hfs.kill()
@@ -253,6 +249,7 @@ def test_our_own_extended_attributes(tmp_path: Path, hfs_mount: HfsMount) -> Non
     """user.hfs.state, user.hfs.tier and user.hfs.socket."""
     write(tmp_path / "source" / "f", 1, 1000)
     hfs = hfs_mount(tmp_path / "source")
+    assert stat.S_ISSOCK(os.stat(os.fsdecode(os.getxattr(hfs.path, "user.hfs.socket"))).st_mode)
     assert os.getxattr(hfs.path / "f", "user.hfs.tier") == b"source"
     same(hfs.path / "f", 1, 1000)
     must(sys.executable, "-m", "hfs", "cache", "warm", hfs.path / "f")

@@ -19,7 +19,7 @@ def test_quickstart(tmp_path: Path, model: str) -> None:
         pytest.skip(f"{model} is not installed")
     program = ROOT / "scripts" / "quickstart_files" / "quickstart.py"
     work = tmp_path / "work"
-    command = (sys.executable, program, "--work", work, "--images", "48", "--preset", "lustre", "--model", model)
+    command = (sys.executable, program, "--work", work, "--images", "24", "--preset", "lustre", "--model", model)
     drawn = tmp_path / "epochs.svg"
     if importlib.util.find_spec("matplotlib") is not None:
         command = (*command, "--plot", drawn)

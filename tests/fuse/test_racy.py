@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from hfs.client.client import Client
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import Hfs, HfsMount
 from tests.fuse.images import TIME_S, ext4_image, loops, why_no_images
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import explain, pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 CHUNK = 64 << 10
 SIZES = {"small": 3_000, "large": 5 * CHUNK + 77}

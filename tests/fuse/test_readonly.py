@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
+from tests.fuse.conftest import Mounts
 from tests.fuse.trees import different_contents, stat_of, walk
 from tests.support.pattern import write_pattern
 
-HfsMount = Callable[..., Hfs]
+Shown = tuple[Path, Path]
+"""The source, and where it is mounted."""
 
 
 def opened(path: Path, flags: int) -> None:
@@ -71,37 +72,40 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
 # a name that exists may say EEXIST, therefore none of the names above does.
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    root = tmp_path / "tree"
-    (root / "dir").mkdir(parents=True)
+@pytest.fixture(scope="module", params=[(), ("--io-mode", "stateless", "--immutable")], ids=["auto", "stateless"])
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shared_mount: Mounts) -> Shown:
+    """In a stateless mount the daemon is not asked at an open, and the kernel must refuse by itself."""
+    root = tmp_path_factory.mktemp("tree")
+    (root / "dir").mkdir()
     for seed, name in enumerate(("file", "other", "dir/inside"), 1):
         write_pattern(root / name, seed, 70_000)
     (root / "symlink").symlink_to("file")
     os.setxattr(root / "file", "user.kept", b"kept")
-    return root
+    hfs = shared_mount(root, *request.param, cache=root.with_name(f"{root.name}-cache"))
+    assert (hfs.path / "other").read_bytes() == (root / "other").read_bytes()
+    return root, hfs.path
 
 
-def test_every_write_gives_erofs(tree: Path, hfs_mount: HfsMount) -> None:
+def test_every_write_gives_erofs(shown: Shown) -> None:
+    tree, mount = shown
     before = {name: stat_of(os.path.join(os.fsencode(tree), name)) for name in walk(os.fsencode(tree))}
-    hfs = hfs_mount(tree)
     answers = {}
     for name, operation in OPERATIONS.items():
         try:
-            operation(hfs.path)
+            operation(mount)
             answers[name] = "done"
         except OSError as error:
             answers[name] = errno.errorcode[error.errno or 0]
     assert {name: answer for name, answer in answers.items() if answer != "EROFS"} == {}
     after = {name: stat_of(os.path.join(os.fsencode(tree), name)) for name in walk(os.fsencode(tree))}
     assert after == before
-    assert different_contents(tree, hfs.path) == []
+    assert different_contents(tree, mount) == []
 
 
-def test_on_an_open_file(tree: Path, hfs_mount: HfsMount) -> None:
+def test_on_an_open_file(shown: Shown) -> None:
     """A descriptor opened for reading gives no way round."""
-    hfs = hfs_mount(tree)
-    descriptor = os.open(hfs.path / "file", os.O_RDONLY)
+    tree, mount = shown
+    descriptor = os.open(mount / "file", os.O_RDONLY)
     try:
         for refused in (
             lambda: os.fchmod(descriptor, 0o777),
@@ -116,13 +120,13 @@ def test_on_an_open_file(tree: Path, hfs_mount: HfsMount) -> None:
             os.write(descriptor, b"x")
     finally:
         os.close(descriptor)
-    assert different_contents(tree, hfs.path) == []
+    assert different_contents(tree, mount) == []
 
 
-def test_access_says_so(tree: Path, hfs_mount: HfsMount) -> None:
+def test_access_says_so(shown: Shown) -> None:
     """access(W_OK), which tools ask before they write, refuses; the mount's flags say read-only."""
-    hfs = hfs_mount(tree)
-    assert os.access(hfs.path / "file", os.R_OK)
-    assert not os.access(hfs.path / "file", os.W_OK)
-    assert not os.access(hfs.path, os.W_OK)
-    assert os.statvfs(hfs.path).f_flag & os.ST_RDONLY
+    _, mount = shown
+    assert os.access(mount / "file", os.R_OK)
+    assert not os.access(mount / "file", os.W_OK)
+    assert not os.access(mount, os.W_OK)
+    assert os.statvfs(mount).f_flag & os.ST_RDONLY

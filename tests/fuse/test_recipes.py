@@ -18,9 +18,9 @@ from hfs.client.client import Client
 from scripts.benchmarks import recipes, recipes_page
 from scripts.benchmarks import recipes_data as made
 from scripts.benchmarks.common import BenchError
-from tests.fuse.harness import Hfs, environment, must
+from tests.fuse.harness import HfsMount, environment, must
 from tests.fuse.hinted import counter
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 
 COUNT = 400
 VOLUMES, EDGE = 24, 24
@@ -73,8 +73,8 @@ LIBRARIES = {"fit": "lightning", "train_h5": "h5py", "shards": "webdataset", "ar
 LIBRARIES |= {"train_lmdb": "lmdb", "train_zarr": "zarr"}
 LIBRARIES |= {"weights": "safetensors", "tf_records": "tfrecord"}
 
-SLOW = {"ddp", "fit"}
-LONG = {"train_lmdb", "train_zarr", "stream", "rows", "arrow", "weights"}
+SLOW = {"ddp"}
+LONG = {"fit", "train_lmdb", "train_zarr", "stream", "rows", "arrow", "weights"}
 
 
 def marked(name: str) -> object:
@@ -99,7 +99,7 @@ def test_every_recipe_of_the_page_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in DATA])
-def test_recipe(name: str, tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]) -> None:
+def test_recipe(name: str, tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     recipe = recipes_page.recipes()[name]
     data, job = tmp_path / "data", tmp_path / "job"
     data.mkdir()
@@ -132,9 +132,7 @@ def test_recipe(name: str, tmp_path: Path, slow_source: Callable[..., SlowFs], h
 
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
-def test_a_run_that_was_cut_goes_on_from_its_checkpoint_beside_the_mount(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs]
-) -> None:
+def test_a_run_that_was_cut_goes_on_from_its_checkpoint_beside_the_mount(tmp_path: Path, hfs_mount: HfsMount) -> None:
     recipe = recipes_page.recipes()["fit"]
     data, job = tmp_path / "data", tmp_path / "job"
     data.mkdir()

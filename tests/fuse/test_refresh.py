@@ -2,16 +2,14 @@
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, must
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, hfs_command, must
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 SIZE = 50_000
 COUNT = 60
 
@@ -144,7 +142,7 @@ def test_a_later_mount_does_not_go_back_to_what_was(tmp_path: Path, hfs_mount: H
 
 
 def test_a_look_up_that_hangs_keeps_neither_the_command_nor_other_readers(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: HfsMount
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """The kernel would wait for the directory that it holds, and everybody else with it."""
     backing = source_at(tmp_path)

@@ -3,17 +3,13 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 
 def test_a_source_that_answers_estale_has_lost_no_file(

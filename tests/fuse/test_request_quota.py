@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from hfs.mountd.fuse.quota import MAX_REQUESTS
-from tests.fuse.harness import Hfs, environment, wait_gone
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, environment, wait_gone
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import MEMBER, needs_root
 
 pytestmark = [needs_root]
@@ -30,7 +29,7 @@ sys.stdin.read()
 
 
 def test_a_user_whose_requests_all_hang_keeps_nobody_out(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     tree = tmp_path / "tree"
     (tree / "hangs").mkdir(parents=True)

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from random import Random
 
 import pytest
 
-from tests.fuse.harness import Hfs, run
+from tests.fuse.harness import Hfs, HfsMount, run
 from tests.fuse.injection import SETTLED
 from tests.support.pattern import check, write_pattern
 
@@ -134,9 +134,7 @@ def use(hfs: Hfs, part: int) -> None:
 
 
 @pytest.mark.parametrize("cache", ["1MiB", "2G"])
-def test_who_reads_requests_waits_for_nothing_of_the_mount(
-    tmp_path: Path, hfs_mount: Callable[..., Hfs], cache: str
-) -> None:
+def test_who_reads_requests_waits_for_nothing_of_the_mount(tmp_path: Path, hfs_mount: HfsMount, cache: str) -> None:
     """With bytes that only memory has, and with bytes of objects."""
     options = ("-o", "siblings=0", "--io-mode", "daemon")
     hfs = hfs_mount(tree(tmp_path / "source"), *options, chunk_bytes=1 << 20, cache_size=cache, env=SETTLED)

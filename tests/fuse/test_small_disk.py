@@ -3,18 +3,17 @@
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, hfs_command, must, run
+from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, run
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 
-HfsMount = Callable[..., Hfs]
 
 DISK_BYTES = 60 << 20
 FLOOR_BYTES = DISK_BYTES // 20
@@ -25,7 +24,7 @@ SIZE = 2 << 20
 COUNT = 40
 
 
-@pytest.fixture(params=["tmpfs", "ext4"])
+@pytest.fixture(params=["ext4", pytest.param("tmpfs", marks=pytest.mark.long)])
 def disk(request: pytest.FixtureRequest, tmp_path: Path, _nothing_left: None) -> Iterator[Path]:
     """A disk of 60 MiB of its own."""
     path = tmp_path / "disk"

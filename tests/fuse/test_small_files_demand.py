@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import Hfs, HfsMount
+from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 FILES = 40
 HABIT = 3
@@ -26,7 +21,7 @@ def _size(number: int) -> int:
 
 
 @pytest.fixture
-def slow(tmp_path: Path, slow_source: Callable[..., SlowFs]) -> SlowFs:
+def slow(tmp_path: Path, slow_source: SlowSource) -> SlowFs:
     folder = tmp_path / "backing" / "d"
     folder.mkdir(parents=True)
     for number in range(FILES):
@@ -92,14 +87,3 @@ def test_a_source_that_fails_and_files_that_go_are_told_as_ever(slow: SlowFs, hf
     assert (hfs.path / "d" / "sub").is_dir()
     for number in range(12, FILES):
         _read(hfs, number)
-
-
-def test_many_readers_at_once_read_each_file_once(slow: SlowFs, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(slow.path)
-    code = "import pathlib, sys; print(sum(len(p.read_bytes()) for p in sorted(pathlib.Path(sys.argv[1]).iterdir())))"
-    readers = [
-        subprocess.Popen([sys.executable, "-c", code, str(hfs.path / "d")], stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    assert {process.communicate()[0].strip() for process in readers} == {str(sum(map(_size, range(FILES))))}
-    assert hfs.source_bytes() == sum(map(_size, range(FILES)))

@@ -3,16 +3,14 @@ directories that were listed are listed."""
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, kill, unmount_lazily
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount, kill, unmount_lazily
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
 
-HfsMount = Callable[..., Hfs]
 FILES = 8
 FAULTS = {
     "dead": (),
@@ -25,7 +23,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_staged_opens_by_name_while_the_source_is_away(
     tmp_path: Path,
-    slow_source: Callable[..., SlowFs],
+    slow_source: SlowSource,
     hfs_mount: HfsMount,
     fault: str,
     request: pytest.FixtureRequest,

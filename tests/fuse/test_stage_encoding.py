@@ -8,19 +8,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hfs.client.client import Client
-from tests.fuse.harness import COMMAND_LIMIT_S, Hfs, drop_pages, hfs_command, run
+from tests.fuse.harness import COMMAND_LIMIT_S, Hfs, HfsMount, drop_pages, hfs_command, run
 from tests.fuse.modes import needs_passthrough
 from tests.support.pattern import write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 FILES = 6
 AUTO = ("--stage-encoding", "auto")
@@ -55,14 +50,9 @@ def files(source: Path) -> list[Path]:
     return sorted(path for path in source.rglob("*") if path.is_file())
 
 
-def status(hfs: Hfs) -> dict[str, Any]:
-    """As `hfs status`, without a new process for each look."""
-    return Client(str(hfs.socket)).status()
-
-
 def epoch(hfs: Hfs) -> int:
     """Read and compare all, whole files and pieces, of which nothing is in the page cache. Bytes from the source."""
-    before = status(hfs)["source"]["bytes"]
+    before = hfs.status()["source"]["bytes"]
     for path in files(hfs.source):
         shown, expected = hfs.path / path.relative_to(hfs.source), path.read_bytes()
         drop_pages(shown)
@@ -71,13 +61,13 @@ def epoch(hfs: Hfs) -> int:
         with shown.open("rb", buffering=0) as file:
             for at in (len(expected) - 5000, 0, len(expected) // 3 * 2, 65_536 - 7):
                 assert os.pread(file.fileno(), 4999, at) == expected[at : at + 4999], (path, at)
-    return int(status(hfs)["source"]["bytes"]) - before
+    return int(hfs.status()["source"]["bytes"]) - before
 
 
 def settle(hfs: Hfs) -> None:
     """What is queued for the cache is on the disk, and durable."""
     until = time.monotonic() + COMMAND_LIMIT_S
-    while any(status(hfs)["staged"][figure] for figure in ("queued_bytes", "uncommitted_bytes")):
+    while any(hfs.status()["staged"][figure] for figure in ("queued_bytes", "uncommitted_bytes")):
         assert time.monotonic() < until
         time.sleep(0.1)
 
@@ -91,9 +81,9 @@ def fill(hfs: Hfs) -> None:
     for _ in range(12):
         epoch(hfs)
         settle(hfs)
-        if status(hfs)["faults"]["staging_dropped"] == dropped:
+        if hfs.status()["faults"]["staging_dropped"] == dropped:
             return
-        dropped = status(hfs)["faults"]["staging_dropped"]
+        dropped = hfs.status()["faults"]["staging_dropped"]
     raise AssertionError(f"{dropped} chunks found no place")
 
 
@@ -102,25 +92,25 @@ def test_a_small_cache_holds_all_of_what_shrinks(source: Path, hfs_mount: HfsMou
     """Without encoding a third of it comes from the source again: see the next test."""
     write_pattern(source / "noise", 3, 200_000)
     hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
-    decided = status(hfs)["stage_encoding"]
+    decided = hfs.status()["stage_encoding"]
     assert (decided["wanted"], decided["on"]) == ("auto", True)
     assert "does not fit the cache" in decided["reason"]
     assert hfs.cache_command("warm", hfs.path / "noise").returncode == 0
     fill(hfs)
-    opens = status(hfs)["opens"]["passed"]
+    opens = hfs.status()["opens"]["passed"]
     assert epoch(hfs) < data_bytes(source) // 12
     settle(hfs)
-    staged = status(hfs)["staged"]
+    staged = hfs.status()["staged"]
     assert staged["bytes"] > 0.9 * data_bytes(source)
     assert staged["encoded_bytes"] > 0.7 * data_bytes(source)
     assert 2.5 * staged["encoded_stored_bytes"] < staged["encoded_bytes"]
     assert staged["room_bytes"] <= staged["capacity_bytes"] < data_bytes(source) // 2
-    assert status(hfs)["opens"]["passed"] > opens  # of the noise
-    assert status(hfs)["io_mode"]["faster_if_reopened"] == 0
-    opens = status(hfs)["opens"]["passed"]
+    assert hfs.status()["opens"]["passed"] > opens  # of the noise
+    assert hfs.status()["io_mode"]["faster_if_reopened"] == 0
+    opens = hfs.status()["opens"]["passed"]
     for path in files(source / "train"):
         assert (hfs.path / "train" / path.name).read_bytes() == path.read_bytes()
-    assert status(hfs)["opens"]["passed"] == opens
+    assert hfs.status()["opens"]["passed"] == opens
     shown = run(hfs_command(), "status", "--all", hfs.path).stdout
     assert "does not fit the cache" in shown
     assert "encoded stored bytes" in shown.replace("_", " ")
@@ -128,7 +118,7 @@ def test_a_small_cache_holds_all_of_what_shrinks(source: Path, hfs_mount: HfsMou
 
 def test_without_it_a_small_cache_holds_less_than_half(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *LITTLE_MEMORY, cache_size=small_cache(source))
-    assert status(hfs)["stage_encoding"] == {"wanted": "none", "on": False, "reason": "--stage-encoding none"}
+    assert hfs.status()["stage_encoding"] == {"wanted": "none", "on": False, "reason": "--stage-encoding none"}
     epoch(hfs)
     settle(hfs)
     assert epoch(hfs) > data_bytes(source) // 3
@@ -137,17 +127,17 @@ def test_without_it_a_small_cache_holds_less_than_half(source: Path, hfs_mount: 
 def test_a_kill_a_remount_and_the_option_turned_off(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *AUTO, *LITTLE_MEMORY, cache_size=small_cache(source))
     fill(hfs)
-    kept = status(hfs)["staged"]["encoded_bytes"]
+    kept = hfs.status()["staged"]["encoded_bytes"]
     hfs.kill()
     hfs.mount()
-    assert status(hfs)["staged"]["encoded_bytes"] == kept > 0
+    assert hfs.status()["staged"]["encoded_bytes"] == kept > 0
     assert epoch(hfs) < data_bytes(source) // 4
     hfs.umount()
     checked = run(hfs_command(), "cache", "check", "--cache", hfs.cache, "--json")
     assert checked.returncode == 0, checked.stderr
     hfs.options = tuple(option for option in hfs.options if option not in AUTO)
     hfs.mount()
-    assert status(hfs)["stage_encoding"]["on"] is False
+    assert hfs.status()["stage_encoding"]["on"] is False
     assert epoch(hfs) < data_bytes(source) // 4
     assert hfs.cache_command("check", "--against-source", hfs.path).returncode == 0
 
@@ -171,18 +161,18 @@ def test_damage_on_the_disk_is_found_and_fetched_again(source: Path, hfs_mount: 
     hfs.expect_warning("cannot be read")
     hfs.mount()
     epoch(hfs)  # compares
-    assert status(hfs)["faults"]["staged_checksum_failures"] >= harmed
+    assert hfs.status()["faults"]["staged_checksum_failures"] >= harmed
     settle(hfs)
 
 
 def test_where_the_data_fits_nothing_is_encoded(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *AUTO)
-    decided = status(hfs)["stage_encoding"]
+    decided = hfs.status()["stage_encoding"]
     assert not decided["on"]
     assert "fits the cache" in decided["reason"]
     epoch(hfs)
     settle(hfs)
-    assert status(hfs)["staged"]["encoded_bytes"] == 0
+    assert hfs.status()["staged"]["encoded_bytes"] == 0
 
 
 def test_without_the_library_the_mount_says_what_to_install(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
@@ -198,8 +188,8 @@ def test_without_the_library_the_mount_says_what_to_install(source: Path, hfs_mo
 
 def test_the_configuration_shows_it(source: Path, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(source, *AUTO)
-    assert status(hfs)["config"]["stage-encoding"] == {"value": "auto", "origin": "command line"}
-    assert json.dumps(status(hfs)["counters"]["staging_encoded_chunks"])
+    assert hfs.status()["config"]["stage-encoding"] == {"value": "auto", "origin": "command line"}
+    assert json.dumps(hfs.status()["counters"]["staging_encoded_chunks"])
 
 
 def test_small_files_that_nobody_has_read_are_kept_encoded(tmp_path: Path, hfs_mount: HfsMount) -> None:
@@ -216,5 +206,5 @@ def test_small_files_that_nobody_has_read_are_kept_encoded(tmp_path: Path, hfs_m
             drop_pages(hfs.path / path.name)
             assert (hfs.path / path.name).read_bytes() == path.read_bytes()
     limit = time.monotonic() + COMMAND_LIMIT_S
-    while status(hfs)["staged"]["files"] < 8:  # all that there is room for, in whole blocks
-        assert time.monotonic() < limit, status(hfs)["staged"]
+    while hfs.status()["staged"]["files"] < 8:  # all that there is room for, in whole blocks
+        assert time.monotonic() < limit, hfs.status()["staged"]

@@ -4,22 +4,18 @@ No handle is known to the daemon: nothing is pinned, nothing tells it who reads.
 forgotten under readers here, and every byte must be right all the same.
 """
 
-import errno
 import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES as CHUNK
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
 
 pytestmark = needs_passthrough
 
@@ -112,27 +108,6 @@ def test_the_kernel_forgets_under_a_reader(source: Path, hfs_mount: HfsMount) ->
         assert hfs.status()["open"]["nodes"] < 80
         assert os.pread(file.fileno(), 100, SIZE - 100) == pattern(100, SIZE - 100, 100)
         read_small(hfs, range(79, -1, -1))
-    assert opens(hfs)["stateless"] == 1
-
-
-def test_nothing_may_be_written(source: Path, hfs_mount: HfsMount) -> None:
-    """The daemon is not asked at an open: the kernel must refuse by itself."""
-    hfs = hfs_mount(source, *STATELESS)
-    read_small(hfs, range(2))
-    before = (source / "0").stat()
-    for name, flags in (
-        ("0", os.O_RDWR),
-        ("0", os.O_WRONLY | os.O_APPEND),
-        ("0", os.O_RDONLY | os.O_TRUNC),
-        ("0", os.O_RDWR | os.O_TRUNC),
-        ("new", os.O_RDONLY | os.O_CREAT),
-        ("new", os.O_RDWR | os.O_CREAT | os.O_EXCL),
-    ):
-        with pytest.raises(OSError, match="Read-only") as refused:
-            os.close(os.open(hfs.path / name, flags, 0o644))
-        assert refused.value.errno == errno.EROFS
-    assert (source / "0").stat() == before
-    read_small(hfs, range(2))
     assert opens(hfs)["stateless"] == 1
 
 

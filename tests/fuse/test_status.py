@@ -1,11 +1,12 @@
 """The object of `hfs status --json`: every key, in its order. Programs read it, so none may go or come unseen."""
 
+import json
 from pathlib import Path
 
 from hfs.mountd.core.config import KEYS
 from hfs.mountd.core.metrics import COUNTERS
 from hfs.mountd.daemon.status import FORMER_COUNTERS
-from tests.fuse.modes import HfsMount
+from tests.fuse.harness import HfsMount, hfs_command, must
 
 STATUS_KEYS = {
     "pid": "",
@@ -80,7 +81,7 @@ STATUS_KEYS = {
 def test_every_key_of_the_status_is_there_in_its_order(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    status = hfs_mount(source).status()
+    status = json.loads(must(hfs_command(), "status", hfs_mount(source).path, "--json"))
     assert list(status) == list(STATUS_KEYS)
     for key, inner in STATUS_KEYS.items():
         if inner:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, must, unmount_lazily
+from tests.fuse.harness import HfsMount, must, unmount_lazily
 from tests.fuse.images import Loop, erofs_image, ext4_image, loops, why_no_images
 from tests.support.pattern import explain, pattern
-
-HfsMount = Callable[..., Hfs]
 
 pytestmark = pytest.mark.skipif(why_no_images() is not None, reason=str(why_no_images()))
 

@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from hfs.client.client import Client
-from tests.fuse.harness import Hfs, environment, hfs_command, must, wait_gone
+from tests.fuse.harness import Hfs, HfsMount, environment, hfs_command, must, wait_gone
 from tests.fuse.injection import injected, setting
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import needs_root
 
 pytestmark = [needs_root]
@@ -52,7 +51,7 @@ def wait_put_off(hfs: Hfs) -> None:
 
 
 def test_who_was_put_off_is_answered_by_the_next_daemon(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     tree = tmp_path / "tree"
     (tree / "hangs").mkdir(parents=True)

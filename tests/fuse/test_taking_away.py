@@ -5,7 +5,7 @@ import ctypes
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,10 @@ import pytest
 from hfs.mountd.supervisor import connection as connection_module
 from hfs.mountd.supervisor.connection import Connection, unmount
 from hfs.mounting import mountinfo, mounting, taking_away
-from tests.fuse.harness import Hfs, hfs_command, kill, run, unmount_lazily
+from tests.fuse.harness import HfsMount, hfs_command, kill, run, unmount_lazily
 from tests.fuse.silent import silent_mount, told_in_time
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import needs_root
-
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 
 def test_a_live_mount_whose_source_has_died_stays(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:

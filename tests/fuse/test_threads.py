@@ -2,13 +2,12 @@
 
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from hfs.client.client import Client
-from tests.fuse.harness import Hfs
+from tests.fuse.harness import HfsMount
 from tests.fuse.injection import injected, raising
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import check, write_pattern
 
 FOR_EVER = 10**9
@@ -21,7 +20,7 @@ HUNG = 100
 
 
 def test_reads_go_on_when_no_more_threads_can_be_started(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """As with pids.max or ulimit -u: everything is read, staged and listed, with the threads that there are."""
     backing = tmp_path / "backing"
@@ -53,7 +52,7 @@ def test_reads_go_on_when_no_more_threads_can_be_started(
 
 
 def test_a_part_of_the_source_that_hangs_leaves_threads_to_the_rest(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """More look-ups hang in one directory than there are threads: names that nobody knows yet are found elsewhere."""
     backing = tmp_path / "backing"
@@ -86,7 +85,7 @@ def test_a_part_of_the_source_that_hangs_leaves_threads_to_the_rest(
     assert client.status()["queues"]["hanging"] == 0
 
 
-def test_all_threads_step_back_as_far_as_was_asked(tmp_path: Path, hfs_mount: Callable[..., Hfs]) -> None:
+def test_all_threads_step_back_as_far_as_was_asked(tmp_path: Path, hfs_mount: HfsMount) -> None:
     (tmp_path / "source").mkdir()
     write_pattern(tmp_path / "source" / "file", 1, 5000)
     hfs = hfs_mount(tmp_path / "source", "-o", "nice=7")

@@ -2,15 +2,14 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hfs.layouts.trace import Trace
-from tests.fuse.harness import BIN, Hfs, must
+from tests.fuse.harness import BIN, HfsMount, must
 from tests.fuse.hinted import total_of, tree
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 
 COUNT = 240
 
@@ -31,7 +30,7 @@ with ThreadPoolExecutor(2) as pool:
 @pytest.mark.fuse
 @pytest.mark.long
 def test_a_recorded_epoch_tells_the_hits_of_a_smaller_cache(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs]
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     names = tree(tmp_path / "tree", COUNT)
     slow = slow_source(tmp_path / "tree", "none", "--set", "read_us=4000")

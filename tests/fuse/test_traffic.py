@@ -4,17 +4,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, drop_pages, environment, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, environment, run
 from tests.support.pattern import pattern
-
-HfsMount = Callable[..., Hfs]
 
 COUNT, SIZE = 60, 70_000
 ROUNDS = 4

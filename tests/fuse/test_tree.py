@@ -1,20 +1,19 @@
 """A tree of odd files looks through the mount exactly as in the source: names, lstat, bytes, links, xattrs.
 
-Each over a plain directory and over slowfs, with chunks so small that every edge is met.
+Over a plain directory, over slowfs and in each I/O mode, with chunks so small that every edge is met.
 """
 
-import json
+import ast
 import os
-import stat
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.conftest import SMALL_CHUNK_BYTES
-from tests.fuse.harness import Hfs, hfs_command, must
-from tests.fuse.modes import Mode
+from tests.fuse import users
+from tests.fuse.conftest import SMALL_CHUNK_BYTES, Show, Shown
+from tests.fuse.harness import HfsMount, hfs_command, must
+from tests.fuse.modes import MODES, needs_overlays
 from tests.fuse.trees import (
     HUGE_BYTES,
     HUGE_EXTENTS,
@@ -25,24 +24,41 @@ from tests.fuse.trees import (
     make_odd_tree,
     make_special_files,
 )
+from tests.fuse.users import NO_ID, acl, acl_for, needs_root
 from tests.support.pattern import check, pattern, write_pattern
 
 AnySource = Callable[[Path], Path]
-HfsMount = Callable[..., Hfs]
 
 
-@pytest.mark.in_modes
-def test_every_byte_and_every_stat(
-    tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount, io_mode: Mode | None
-) -> None:
+def make_tree(tree: Path) -> None:
+    make_odd_tree(tree, SMALL_CHUNK_BYTES)
+    make_special_files(tree)
+    make_attributes(tree)
+    make_modes(tree)
+
+
+@pytest.fixture(scope="module")
+def shown(show: Show) -> Shown:
+    return show(make_tree)
+
+
+def test_every_byte_and_every_stat(shown: Shown) -> None:
     """Read twice: the second time comes from the staged files or the page cache."""
+    assert different_stats(shown.tree, shown.hfs.path) == []
+    assert different_contents(shown.tree, shown.hfs.path) == []
+    assert different_contents(shown.tree, shown.hfs.path) == []
+    assert different_stats(shown.tree, shown.hfs.path) == []
+    shown.prove()
+
+
+@pytest.mark.long
+@needs_overlays
+def test_every_byte_and_every_stat_in_an_overlay(tmp_path: Path, hfs_mount: HfsMount) -> None:
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
-    hfs = hfs_mount(any_source(tree))
-    covered = io_mode is not None and io_mode.covered
-    assert different_stats(tree, hfs.path, covered=covered) == []
+    hfs = MODES["overlay"].mount(hfs_mount, tree)
+    assert different_stats(tree, hfs.path, covered=True) == []
     assert different_contents(tree, hfs.path) == []
-    assert different_contents(tree, hfs.path) == []
-    assert different_stats(tree, hfs.path, covered=covered) == []
+    MODES["overlay"].prove(hfs)
 
 
 @pytest.mark.in_modes("passthrough", "stateless")
@@ -67,11 +83,11 @@ def test_chunks_of_the_default_size(tmp_path: Path, hfs_mount: HfsMount) -> None
     assert different_contents(tree, hfs.path) == []
 
 
-def test_more_than_5_gb(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+def test_more_than_5_gb(tmp_path: Path, hfs_mount: HfsMount) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     make_huge_file(tree / "huge")
-    hfs = hfs_mount(any_source(tree))
+    hfs = hfs_mount(tree)
     assert os.stat(hfs.path / "huge").st_size == HUGE_BYTES
     with open(hfs.path / "huge", "rb", buffering=0) as file:
         for at, size in reversed(HUGE_EXTENTS):
@@ -83,14 +99,14 @@ def test_more_than_5_gb(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMou
     assert different_bytes(tree / "huge", hfs.path / "huge") is None
 
 
-def test_large_directory(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+def test_large_directory(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """5 000 entries, listed whole, twice at once, and again after rewinding."""
     tree = tmp_path / "tree"
     (tree / "many").mkdir(parents=True)
     names = sorted(f"entry-{number:05d}-" + "x" * (number % 150) for number in range(5000))
     for name in names:
         (tree / "many" / name).touch()
-    hfs = hfs_mount(any_source(tree))
+    hfs = hfs_mount(tree)
     assert sorted(os.listdir(hfs.path / "many")) == names
     with os.scandir(hfs.path / "many") as one, os.scandir(hfs.path / "many") as other:
         together = list(zip(one, other, strict=True))
@@ -105,28 +121,31 @@ def test_large_directory(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMo
     assert different_stats(tree, hfs.path) == []
 
 
-def test_names_that_are_not_there(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    write_pattern(tree / "file", 1, 100)
-    hfs = hfs_mount(any_source(tree))
-    for name in (b"missing", b"\xff\xfe", b"n" * 255):
+def test_ls_l_is_the_same(shown: Shown) -> None:
+    command = ("env", "LC_ALL=C", "ls", "-lAin", "--time-style=full-iso")
+    for folder in ("", "names", "links"):
+        assert must(*command, shown.hfs.path / folder) == must(*command, shown.tree / folder)
+
+
+def test_names_that_are_not_there(shown: Shown) -> None:
+    root = shown.hfs.path
+    for name in (b"missing", b"\xff\xfe", b"m" * 255):
         with pytest.raises(FileNotFoundError):
-            os.lstat(os.path.join(os.fsencode(hfs.path), name))
+            os.lstat(os.path.join(os.fsencode(root), name))
     with pytest.raises(OSError, match="File name too long"):
-        os.lstat(hfs.path / ("n" * 256))
+        os.lstat(root / ("n" * 256))
     with pytest.raises(NotADirectoryError):
-        os.lstat(hfs.path / "file" / "below")
+        os.lstat(root / "page" / "below")
     with pytest.raises(NotADirectoryError):
-        os.listdir(hfs.path / "file")
-    with pytest.raises(IsADirectoryError), open(hfs.path, "rb"):
+        os.listdir(root / "page")
+    with pytest.raises(IsADirectoryError), open(root, "rb"):
         pass
 
 
-def test_links(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+def test_links(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """Hard links are one file, read once from the source; symbolic links are shown as they are and followed."""
     tree = make_odd_tree(tmp_path / "tree", SMALL_CHUNK_BYTES)
-    hfs = hfs_mount(any_source(tree))
+    hfs = hfs_mount(tree)
     links = hfs.path / "links"
     inodes = {os.stat(path).st_ino for path in (links / "first", links / "second", hfs.path / "third")}
     assert len(inodes) == 1
@@ -143,90 +162,42 @@ def test_links(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> No
         (links / "to-itself").read_bytes()
 
 
-def test_special_files_are_shown_and_refused(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    """lstat tells what they are; opening one fails at once with the errno the kernel has for it, and nothing hangs."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    names = make_special_files(tree)
-    hfs = hfs_mount(any_source(tree))
-    assert different_stats(tree, hfs.path) == []
-    for name in names:
-        if name == "fifo":
-            # The kernel makes the pipe itself; without a reader a writer is refused.
-            with pytest.raises(OSError, match=r"No such device or address|Read-only"):
-                os.open(hfs.path / name, os.O_WRONLY | os.O_NONBLOCK)
-        else:
-            with pytest.raises(OSError, match=r"No such device|Permission denied|Operation not permitted"):
-                os.open(hfs.path / name, os.O_RDONLY | os.O_NONBLOCK)
-    assert hfs.status()["pid"] == hfs.pid
-
-
-def acl(*entries: tuple[int, int, int]) -> bytes:
-    """A POSIX ACL as the kernel stores it: version 2, then (tag, permissions, id)."""
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+def test_special_files_are_refused(shown: Shown) -> None:
+    """Opening one fails at once with the errno the kernel has for it, and nothing hangs."""
+    # The kernel makes the pipe itself; without a reader a writer is refused.
+    with pytest.raises(OSError, match=r"No such device or address|Read-only"):
+        os.open(shown.hfs.path / "fifo", os.O_WRONLY | os.O_NONBLOCK)
+    for name in {"socket", "char-device", "block-device"} & set(os.listdir(shown.tree)):
+        with pytest.raises(OSError, match=r"No such device|Permission denied|Operation not permitted"):
+            os.open(shown.hfs.path / name, os.O_RDONLY | os.O_NONBLOCK)
+    assert shown.hfs.status()["pid"] == shown.hfs.pid
 
 
 NOBODY = 65534
-NO_ID = 0xFFFFFFFF
 # rw for the owner, r for user 65534, nothing for the group and others, mask r.
-ACL_FOR_NOBODY = acl((1, 6, NO_ID), (2, 4, NOBODY), (4, 0, NO_ID), (16, 4, NO_ID), (32, 0, NO_ID))
+ACL_FOR_NOBODY = acl_for(NOBODY)
 
 
-def test_xattrs_and_acls(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    write_pattern(tree / "file", 1, 100)
-    (tree / "dir").mkdir()
-    long = pattern(5, 0, 2000)
-    try:
-        for name in ("file", "dir"):
-            os.setxattr(tree / name, "user.origin", b"\x00\xffbytes")
-            os.setxattr(tree / name, "user.long", long)
-            os.setxattr(tree / name, "user.empty", b"")
-            os.setxattr(tree / name, "system.posix_acl_access", ACL_FOR_NOBODY)
-        os.setxattr(tree / "dir", "system.posix_acl_default", ACL_FOR_NOBODY)
-    except OSError as error:
-        pytest.skip(f"the file system below {tmp_path} has no xattrs or no ACLs: {error}")
-    hfs = hfs_mount(any_source(tree))
+def make_attributes(tree: Path) -> None:
+    (tree / "attributes").mkdir()
+    write_pattern(tree / "attributes" / "file", 1, 100)
+    (tree / "attributes" / "dir").mkdir()
     for name in ("file", "dir"):
-        names = set(os.listxattr(tree / name))
-        assert {shown for shown in os.listxattr(hfs.path / name) if not shown.startswith("user.hfs.")} == names
+        os.setxattr(tree / "attributes" / name, "user.origin", b"\x00\xffbytes")
+        os.setxattr(tree / "attributes" / name, "user.long", pattern(5, 0, 2000))
+        os.setxattr(tree / "attributes" / name, "user.empty", b"")
+        os.setxattr(tree / "attributes" / name, "system.posix_acl_access", ACL_FOR_NOBODY)
+    os.setxattr(tree / "attributes" / "dir", "system.posix_acl_default", ACL_FOR_NOBODY)
+
+
+def test_xattrs_and_acls(shown: Shown) -> None:
+    for name in ("attributes/file", "attributes/dir"):
+        names = set(os.listxattr(shown.tree / name))
+        assert {each for each in os.listxattr(shown.hfs.path / name) if not each.startswith("user.hfs.")} == names
         for attribute in names:
-            assert os.getxattr(hfs.path / name, attribute) == os.getxattr(tree / name, attribute), attribute
+            assert os.getxattr(shown.hfs.path / name, attribute) == os.getxattr(shown.tree / name, attribute), attribute
         with pytest.raises(OSError, match="No data available"):
-            os.getxattr(hfs.path / name, "user.missing")
-    assert different_stats(tree, hfs.path) == []
-
-
-def test_our_own_xattrs(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """user.hfs.state, user.hfs.tier and user.hfs.socket answer on a file, and do not hide the file's own."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    write_pattern(tree / "file", 1, 100)
-    hfs = hfs_mount(tree)
-    assert stat.S_ISSOCK(os.stat(os.fsdecode(os.getxattr(hfs.path, "user.hfs.socket"))).st_mode)
-    for name in ("user.hfs.state", "user.hfs.tier"):
-        assert os.getxattr(hfs.path / "file", name)
-
-
-def as_nobody(folder: Path, question: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """Ask in a process of another user, in `folder` (entered before: tmp_path itself is closed to other users)."""
-    answer, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.chdir(folder)
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            os.write(write, json.dumps(question()).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with open(answer, "rb") as file:
-        text = file.read()
-    os.waitpid(pid, 0)
-    return json.loads(text)
+            os.getxattr(shown.hfs.path / name, "user.missing")
 
 
 def what_is_readable() -> dict[str, object]:
@@ -244,41 +215,41 @@ def what_is_readable() -> dict[str, object]:
     return answers
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_permissions_hold_for_other_users(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
-    """Another user may read through the mount exactly what he may read in the source; ACLs count on both sides."""
-    tree = tmp_path / "tree"
-    tree.mkdir(mode=0o755)
+def make_modes(tree: Path) -> None:
+    root = tree / "modes"
+    root.mkdir(mode=0o755)
     for mode in (0o000, 0o600, 0o604, 0o640, 0o644):
-        write_pattern(tree / f"mode-{mode:03o}", 1, 100)
-        (tree / f"mode-{mode:03o}").chmod(mode)
-    (tree / "closed").mkdir()
-    write_pattern(tree / "closed" / "inside", 1, 100)
-    (tree / "closed").chmod(0o700)
-    (tree / "passable").mkdir()
-    write_pattern(tree / "passable" / "inside", 1, 100)
-    (tree / "passable").chmod(0o711)
+        write_pattern(root / f"mode-{mode:03o}", 1, 100)
+        (root / f"mode-{mode:03o}").chmod(mode)
+    (root / "closed").mkdir()
+    write_pattern(root / "closed" / "inside", 1, 100)
+    (root / "closed").chmod(0o700)
+    (root / "passable").mkdir()
+    write_pattern(root / "passable" / "inside", 1, 100)
+    (root / "passable").chmod(0o711)
     # The group bits of this one are the mask: taken alone they would let the owner's group read.
-    write_pattern(tree / "acl-allows", 1, 100)
-    write_pattern(tree / "acl-refuses", 1, 100)
-    (tree / "acl-refuses").chmod(0o644)
-    os.setxattr(tree / "acl-allows", "system.posix_acl_access", ACL_FOR_NOBODY)
+    write_pattern(root / "acl-allows", 1, 100)
+    write_pattern(root / "acl-refuses", 1, 100)
+    (root / "acl-refuses").chmod(0o644)
+    os.setxattr(root / "acl-allows", "system.posix_acl_access", ACL_FOR_NOBODY)
     refuse = acl((1, 6, NO_ID), (2, 0, NOBODY), (4, 4, NO_ID), (16, 4, NO_ID), (32, 4, NO_ID))
-    os.setxattr(tree / "acl-refuses", "system.posix_acl_access", refuse)
-    hfs = hfs_mount(any_source(tree))
-    answers = [as_nobody(root, what_is_readable) for root in (tree, hfs.path)]
+    os.setxattr(root / "acl-refuses", "system.posix_acl_access", refuse)
+
+
+@needs_root
+def test_permissions_hold_for_other_users(shown: Shown) -> None:
+    """Another user may read through the mount exactly what he may read in the source; ACLs count on both sides."""
+    answers = [
+        ast.literal_eval(users.NOBODY.told(root / "modes", what_is_readable)) for root in (shown.tree, shown.hfs.path)
+    ]
     assert answers[0] == answers[1]
     expected = {"mode-604", "mode-644", "acl-allows", "passable/inside"}
     assert {name for name, answer in answers[0].items() if answer == 100} == expected
 
 
-def test_statfs(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> None:
+def test_statfs(shown: Shown) -> None:
     """`df` shows the source's size, not the cache disk's."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    source = any_source(tree)
-    hfs = hfs_mount(source)
-    expected, found = os.statvfs(source), os.statvfs(hfs.path)
+    expected, found = os.statvfs(shown.source), os.statvfs(shown.hfs.path)
     assert found.f_blocks * found.f_frsize == expected.f_blocks * expected.f_frsize
     assert found.f_namemax == expected.f_namemax
     assert found.f_flag & os.ST_RDONLY
@@ -287,18 +258,18 @@ def test_statfs(tmp_path: Path, any_source: AnySource, hfs_mount: HfsMount) -> N
 FAR_AWAY = ("1902-01-01", "1969-12-31 23:59:59.999999999", "2262-04-12", "2300-06-01", "2400-01-01")
 
 
-@pytest.mark.parametrize("when", FAR_AWAY)
-def test_times_far_away_are_shown_and_staged(tmp_path: Path, hfs_mount: HfsMount, when: str) -> None:
+def test_times_far_away_are_shown_and_staged(tmp_path: Path, hfs_mount: HfsMount) -> None:
     """Broken headers bring such times. Past 2262 nanoseconds no longer fit 64 bits: one such file ended a daemon."""
     source = tmp_path / "source"
     source.mkdir()
-    (source / "file").write_bytes(b"data")
-    must("touch", "-d", f"{when} UTC", source / "file")
-    wanted = (source / "file").lstat()
+    for number, when in enumerate(FAR_AWAY):
+        (source / str(number)).write_bytes(b"data")
+        must("touch", "-d", f"{when} UTC", source / str(number))
     hfs = hfs_mount(source)
     for _ in range(2):
-        assert (hfs.path / "file").lstat().st_mtime_ns == wanted.st_mtime_ns
-        assert (hfs.path / "file").read_bytes() == b"data"
-        must(hfs_command(), "cache", "warm", hfs.path / "file")  # staged, and in the index
-    assert hfs.status()["staged"]["files"] == 1
+        for number in range(len(FAR_AWAY)):
+            assert (hfs.path / str(number)).lstat().st_mtime_ns == (source / str(number)).lstat().st_mtime_ns
+            assert (hfs.path / str(number)).read_bytes() == b"data"
+        must(hfs_command(), "cache", "warm", hfs.path)  # staged, and in the index
+    assert hfs.status()["staged"]["files"] == len(FAR_AWAY)
     assert hfs.status()["faults"]["staging_errors"] == 0

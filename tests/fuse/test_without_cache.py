@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, kill, must, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, kill, must, run
 from tests.fuse.injection import injected, setting
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, and give files to others")
 
-HfsMount = Callable[..., Hfs]
 SIZES = {"small": 3000, "sub/other": 70_000, "large": 9 << 20}
 
 

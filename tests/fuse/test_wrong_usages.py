@@ -3,15 +3,14 @@
 import os
 import shlex
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, hfs_command, run
+from tests.fuse.harness import HfsMount, hfs_command, run
 from tests.support.wrong_usages import ROWS, look
 
 
-def test_what_is_wrong_and_what_to_do(hfs_mount: Callable[..., Hfs], tmp_path: Path) -> None:
+def test_what_is_wrong_and_what_to_do(hfs_mount: HfsMount, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/train.h5").write_bytes(bytes(100))
     hfs = hfs_mount(tmp_path / "data")

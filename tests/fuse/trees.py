@@ -24,7 +24,7 @@ HUGE_BYTES = (5 << 30) + 4321
 HUGE_EXTENTS = ((0, 300_000), ((4 << 30) - 70_000, 140_000), (HUGE_BYTES - 100_000, 100_000))
 
 
-FOLDERS, FILES = 8, 300
+FOLDERS, FILES = 8, 200
 
 
 def seed(folder: int, number: int) -> int:

@@ -66,12 +66,6 @@ class TestCounts:
         slow.tell("reset")
         assert slow.state()["read_ordered"] == 0
 
-    def test_bytes_are_charged_by_bandwidth(self, mount: Callable[..., Mount]) -> None:
-        slow = mount("--set", "stream_bps=1000000000", "--set", "shared_bps=2000000000")
-        files(slow.backing, 1, size=1_000_000)
-        read_direct(slow.path / "file0", 1 << 20)
-        assert slow.state()["transfer_us"] == 1000  # of the bytes there were, not of those asked for
-
     def test_listings_cost_by_the_thousand_and_carry_no_attributes(self, mount: Callable[..., Mount]) -> None:
         slow = mount("--set", "readdir_us=7")
         names = files(slow.backing, 1)
@@ -128,11 +122,3 @@ class TestCounts:
         # The reads of the three files overlap: time counts once, however many there are.
         assert 200_000 <= busy_us < slow.state()["latency_us"]["read"]
         assert slow.state()["busy_us"] == busy_us
-
-    def test_the_time_so_far_of_what_is_in_flight(
-        self, mount: Callable[..., Mount], readers: Callable[[Path], subprocess.Popen[bytes]]
-    ) -> None:
-        slow = mount("--set", "open_us=2000000")
-        readers(slow.path / files(slow.backing, 1)[0])
-        slow.until(lambda state: state["in_flight"] == 1)
-        slow.until(lambda state: 0 < state["busy_us"] < 2_000_000)

@@ -35,6 +35,7 @@ ROWS = (
     Row("hfs mount {d}/nope {t}/m --cache {c}", 2, ("SOURCE {d}/nope: no such directory; give the directory",)),
     Row("hfs mount {d} {t}/nope --cache {c}", 2, ("MOUNTPOINT {t}/nope: no such directory; make it: mkdir -p {t}",)),
     Row("hfs mount {d}/train.h5 {t}/m --cache {c}", 2, ("SOURCE {d}/train.h5: not a directory; give the directory",)),
+    Row("hfs mount {d} {t}/file --cache {c}", 2, ("MOUNTPOINT {t}/file: not a directory; give",)),
     Row("hfs mount {d} {t}/full --cache {c}", 2, ("MOUNTPOINT {t}/full: not empty; choose an empty", "--over")),
     Row("hfs mount {d} {d} --cache {c}", 2, ("MOUNTPOINT {d}: not empty; choose an empty", "--over")),
     Row("hfs mount {d} {d}/images --cache {c}", 2, ("MOUNTPOINT {d}/images: not empty; choose an empty", "--over")),

@@ -233,8 +233,8 @@ def _raise(_name: str) -> None:
 @pytest.mark.parametrize(
     ("for_ever", "step"),
     [
-        (False, 3),
-        (True, 9),
+        (False, 11),
+        (True, 23),
         pytest.param(False, 1, marks=pytest.mark.long),
         pytest.param(True, 3, marks=pytest.mark.long),
     ],

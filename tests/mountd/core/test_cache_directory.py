@@ -39,14 +39,6 @@ def test_what_is_made_is_made_for_us_alone(tmp_path: Path) -> None:
     assert modes == {"a": 0o755, "a/b": 0o700, "a/b/objects": 0o700, "a/b/lock": 0o600}
 
 
-def test_a_cache_that_others_may_read_is_taken(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    (tmp_path / "objects").mkdir()
-    (tmp_path / "objects").chmod(0o755)
-    (tmp_path / "lock").touch(0o644)
-    opened(tmp_path).close()
-
-
 def test_what_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileNotFoundError):
@@ -66,29 +58,6 @@ def test_the_remedy_where_all_may_write(tmp_path: Path) -> None:
         f"which is made for you alone, or take the right away: chmod go-w {tmp_path}"
     )
     opened(tmp_path / "hfs", make=True).close()
-
-
-@as_root
-def test_the_remedy_where_it_is_somebody_elses(tmp_path: Path) -> None:
-    os.chown(tmp_path, STRANGER, 0)
-    assert refusal(tmp_path) == (
-        f"cache {tmp_path}: belongs to user {STRANGER}, not to user 0 who uses it; "
-        "give a directory of your own, or one that is not there yet"
-    )
-    tmp_path.chmod(0o777)
-    assert "and may be written to by others (mode 0777); give one below it" in refusal(tmp_path)
-
-
-@as_root
-@pytest.mark.parametrize(
-    "name", ["lock", "index.sqlite", "objects", "objects.broken-3", "objects/00", "logs", "logs/x"]
-)
-def test_what_is_somebody_elses_in_it(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir(parents=True)
-    os.chown(tmp_path / name, STRANGER, 0)
-    assert f"cache {tmp_path}: {name} belongs to user {STRANGER}, not to user 0 who uses it; remove it" in refusal(
-        tmp_path
-    )
 
 
 def test_what_hfs_does_not_use_is_not_looked_at(tmp_path: Path) -> None:
@@ -162,21 +131,6 @@ def test_real_paths(tmp_path: Path) -> None:
     assert real_path(f"{root}/dangling/x", stops={f"{root}/a"}) == f"{root}/a/none/x"
     with opened(root / "absolute" / "new", make=True) as directory:
         assert (directory.path, directory.real_path) == (f"{root}/absolute/new", f"{root}/a/b/new")
-
-
-@as_root
-def test_links_of_others_are_not_followed(tmp_path: Path) -> None:
-    """Neither the last one nor one on the way, and also not for the path as text."""
-    root = tmp_path.resolve()
-    (root / "target").mkdir()
-    (root / "link").symlink_to("target")
-    (root / "ours").symlink_to("link/sub")
-    os.chown(root / "link", STRANGER, 0, follow_symlinks=False)
-    for name in ("link", "link/sub", "ours"):
-        for attempt in (lambda path: opened(path, make=True), real_path):
-            with pytest.raises(ConfigError, match=f"{root}/link is a symbolic link of user {STRANGER}"):
-                attempt(root / name)
-    assert os.listdir(root / "target") == []
 
 
 def test_a_directory_that_is_replaced_on_the_way_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-
 import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.core.errors import SourceError, SourceTimeout, StagingError, VersionChanged
+from hfs.mountd.core.errors import SourceError, StagingError, VersionChanged
 from hfs.mountd.fetch import Become, Goal
 from hfs.policies.geometry import Extent
-from tests.support.small_parts import CHUNK, SIZE, become, names, parts_of, tree
+from tests.support.small_parts import SIZE, become, names, parts_of, tree
 
 
 async def test_files_are_staged_and_known_afterwards() -> None:
@@ -25,43 +23,6 @@ async def test_files_are_staged_and_known_afterwards() -> None:
         assert found == [100, 101, 102, 103]
         assert len(parts.source.calls) == calls  # looked up from memory
         parts.rest()
-
-
-async def test_what_is_known_and_staged_does_not_reach_the_source() -> None:
-    async with parts_of(tree()) as parts:
-        await parts.stage(*names(4))
-        await trio.testing.wait_all_tasks_blocked()
-        parts.source.calls.clear()
-        assert become(await parts.stage(*names(4))) == [Become.HERE] * 4
-        assert parts.source.calls == []
-
-
-async def test_many_files_are_fetched_some_at_a_time() -> None:
-    async with parts_of(tree(40)) as parts:
-        for name in names(40):
-            await parts.namespace.lookups.resolve(name)
-        parts.source.delay_s = 1
-        began_s = trio.current_time()
-        assert become(await parts.stage(*names(40))) == [Become.FETCHED] * 40
-        assert trio.current_time() - began_s == pytest.approx(3)  # sixteen, sixteen and eight
-        await trio.testing.wait_all_tasks_blocked()
-        assert all(map(parts.is_right, names(40)))
-        parts.rest()
-
-
-async def test_one_file_named_twice_is_read_once() -> None:
-    async with parts_of(tree(1)) as parts:
-        assert become(await parts.stage(b"d/0", b"/d//0", b"d/0")) == [Become.FETCHED] * 3
-        assert parts.read() == [b"d/0"]
-
-
-async def test_hard_links_of_one_file_are_staged_once() -> None:
-    source = tree(1)
-    source.file(b"d/link", 100, SIZE)
-    async with parts_of(source) as parts:
-        assert sorted(become(await parts.stage(b"d/0", b"d/link")), key=str) == [Become.FETCHED, Become.HERE]
-        assert len(parts.read()) == 1
-        assert len(parts.staging.queue) <= 1
 
 
 async def test_two_who_want_the_same_files_have_each_read_once() -> None:
@@ -81,31 +42,12 @@ async def test_two_who_want_the_same_files_have_each_read_once() -> None:
 # -- what goes wrong with one file -----------------------------------------------------------------------------------
 
 
-async def test_a_missing_file_is_an_error_of_its_own() -> None:
-    source = tree()
-    del source.tree[b"d/1"]
-    async with parts_of(source) as parts:
-        outcomes = await parts.stage(*names(4))
-        assert become(outcomes) == [Become.FETCHED, SourceError, Become.FETCHED, Become.FETCHED]
-        assert isinstance(outcomes[1], SourceError)
-        assert outcomes[1].errno == errno.ENOENT
-
-
 @pytest.mark.parametrize("path", [b"", b".", b"d/..", b"d/.", b"d/", b"d/a\0b", b"d/0/x", b"none/0", b"../x", b"d"])
 async def test_a_path_that_names_no_file_is_an_error_of_its_own(path: bytes) -> None:
     async with parts_of(tree()) as parts:
         fetched, refused = await parts.stage(b"d/0", path)
         assert become([fetched]) == [Become.FETCHED]
         assert isinstance(refused, SourceError)
-
-
-async def test_a_fault_of_one_file_is_its_own() -> None:
-    async with parts_of(tree()) as parts:
-        parts.source.read_faults[b"d/2"] = errno.EIO
-        assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 2 + [SourceError, Become.FETCHED]
-        assert become(await parts.stage(b"d/2")) == [Become.FETCHED]
-        await trio.testing.wait_all_tasks_blocked()
-        assert all(map(parts.is_right, names(4)))
 
 
 async def test_a_file_that_changes_while_it_is_read_is_never_two_versions() -> None:
@@ -118,23 +60,6 @@ async def test_a_file_that_changes_while_it_is_read_is_never_two_versions() -> N
         assert all(map(parts.is_right, names(4)))
 
 
-@pytest.mark.parametrize("size", [CHUNK + 1, 10 * CHUNK])
-async def test_a_large_file_is_left_to_whoever_reads_chunks(size: int) -> None:
-    source = tree()
-    source.file(b"d/3", 103, size)
-    async with parts_of(source) as parts:
-        assert become(await parts.stage(*names(4))) == [Become.FETCHED] * 3 + [Become.LARGE]
-        assert become(await parts.stage(b"d/3")) == [Become.LARGE]
-        assert len(parts.read()) == 3
-
-
-async def test_an_empty_file_has_nothing_to_fetch() -> None:
-    source = tree()
-    source.file(b"d/0", 100, 0)
-    async with parts_of(source) as parts:
-        assert become(await parts.stage(*names(2))) == [Become.HERE, Become.FETCHED]
-
-
 async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
     async with parts_of(tree()) as parts:
         for name in names(4):
@@ -145,15 +70,6 @@ async def test_what_a_reader_fetches_already_is_not_read_again() -> None:
             await trio.sleep(0.5)
             assert become(await parts.stage(*names(4)))[1] is Become.HERE
         assert sorted(parts.read()) == names(4)
-
-
-async def test_a_source_that_does_not_answer_is_an_error_of_each() -> None:
-    async with parts_of(tree()) as parts:
-        await parts.namespace.lookups.resolve(b"d")
-        parts.source.hang = True
-        assert become(await parts.stage(*names(4))) == [SourceTimeout] * 4
-        await trio.lowlevel.checkpoint()  # from Python 3.12 on, until then a task holds what was cancelled last
-        parts.rest()
 
 
 # -- a cache that does not take it -----------------------------------------------------------------------------------
@@ -213,16 +129,6 @@ async def test_a_reader_waits_for_its_file_alone_and_nothing_is_read_twice() -> 
         assert sorted(parts.read()) == sorted(names(40))
 
 
-async def test_without_a_time_to_live_each_call_asks_anew() -> None:
-    async with parts_of(tree(2), ttl_s=0) as parts:
-        assert become(await parts.stage(*names(2))) == [Become.FETCHED] * 2
-        await trio.testing.wait_all_tasks_blocked()
-        parts.source.file(b"d/0", 100, SIZE, time_ns=7)
-        assert become(await parts.stage(*names(2))) == [Become.FETCHED, Become.HERE]
-        await trio.testing.wait_all_tasks_blocked()
-        assert all(map(parts.is_right, names(2)))
-
-
 @pytest.mark.parametrize("swept", [False, True])
 async def test_what_was_staged_under_a_name_that_is_forgotten_is_not_read_again(swept: bool) -> None:
     """Epochs are longer than names are believed."""
@@ -251,14 +157,3 @@ async def test_what_is_only_held_is_answered_from_memory_and_not_staged() -> Non
         assert not parts.staging.chunks
         assert await parts.demand(b"d/3") == parts.source.content(b"d/3", Extent(0, SIZE))
         assert sorted(parts.read()) == names(4)
-
-
-async def test_what_an_earlier_run_has_staged_is_not_read_again() -> None:
-    source = tree(20)
-    async with parts_of(source) as parts:
-        parts.staging.all_in_memory = False
-        for i in range(10, 20):
-            version = source.tree[b"d/%d" % i].version(source.source_id)
-            (await parts.staging.files.get(version, b"d/%d" % i)).present.add(0)
-        assert become(await parts.stage(*names(20))) == [Become.FETCHED] * 10 + [Become.HERE] * 10
-        assert sorted(parts.read()) == sorted(names(10))

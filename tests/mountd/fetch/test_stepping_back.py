@@ -115,17 +115,6 @@ async def test_who_reads_nothing_tells_nothing_and_hears_nothing() -> None:
         assert daemon.told[-1] == ((1, 5, 0), (0, 0, 1)), "who reads what is staged wants the disk"
 
 
-async def test_one_alone_looks_now_and_then_whether_somebody_has_come() -> None:
-    daemon = Daemon()
-    daemon.is_alone = daemon.is_fetching = True
-    async with running(daemon):
-        await trio.sleep(10.5)
-        assert len(daemon.told) <= 12
-        daemon.is_alone, daemon.theirs = False, Waits(0, 0, 1)
-        await trio.sleep(1.1)
-        assert daemon.share == FLOOR
-
-
 async def test_a_daemon_that_begins_anew_is_heard_from_its_beginning() -> None:
     daemon = Daemon()
     daemon.is_fetching = True
@@ -173,15 +162,6 @@ async def test_a_cache_disk_that_hangs_does_not_hold_the_source_back() -> None:
         daemon.theirs = Waits(0, 0, 1)
         await trio.sleep(0.1)
         assert daemon.share == FLOOR
-
-
-async def test_at_the_end_nothing_is_held_back() -> None:
-    daemon = Daemon()
-    daemon.is_fetching = True
-    daemon.theirs = daemon.of_the_disk = Waits(0, 0, 1)
-    with trio.move_on_after(0.5):
-        await daemon.stepping_back.run()
-    assert daemon.share == daemon.stages[-1] == 1
 
 
 async def test_no_more_are_fetched_ahead_at_a_time_than_there_are_turns_and_readers_need_none() -> None:

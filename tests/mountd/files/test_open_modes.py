@@ -135,73 +135,6 @@ def give_up(parts: Parts) -> None:
             file.drop(0)
 
 
-async def test_a_handle_from_the_first_epoch_does_not_hold_later_ones_back() -> None:
-    async with daemon(large_file()) as parts:
-        parts.passthrough.on = True
-        kernel = Kernel(parts)
-        early = await kernel.open_by_name(1)
-        assert early.backing_id is None
-        complete(parts)
-        late = await kernel.open_by_name(2)
-        assert late.backing_id is not None
-        assert late.node_id != early.node_id
-        again = await kernel.open_by_name(3)
-        assert (again.node_id, again.backing_id) == (late.node_id, late.backing_id)
-        assert parts.metrics["opens_anew"] == 1
-        await kernel.read(early, 100, 1000)
-        for handle in (early, late, again):
-            kernel.close(handle)
-        assert parts.passthrough.backings == {}
-        kernel.forget()
-        assert len(parts.namespace.nodes) == 1
-
-
-async def test_a_damaged_file_is_not_handed_out_to_more_readers() -> None:
-    async with daemon(large_file()) as parts:
-        parts.passthrough.on = True
-        kernel = Kernel(parts)
-        kernel.close(await kernel.open_by_name(1))
-        complete(parts)
-        first = await kernel.open_by_name(1)
-        assert first.backing_id is not None
-        give_up(parts)
-        kernel.damages += 1
-        second = await kernel.open_by_name(2)
-        assert second.backing_id is None
-        await kernel.read(second, 0, 5000)
-        assert (await kernel.reopen(first, 3)).backing_id == first.backing_id
-        complete(parts)
-        third = await kernel.open_by_name(2)
-        assert third.backing_id == first.backing_id
-
-
-async def test_a_descriptor_that_is_reopened_stays_in_its_mode() -> None:
-    async with daemon(large_file()) as parts:
-        parts.passthrough.on = True
-        kernel = Kernel(parts)
-        early = await kernel.open_by_name(1)
-        complete(parts)
-        again = await kernel.reopen(early, 1)
-        assert (again.node_id, again.backing_id) == (early.node_id, None)
-
-
-async def test_hard_links_share_the_node_that_is_passed_through() -> None:
-    source = large_file()
-    source.file(b"g", 11, LARGE)
-    async with daemon(source) as parts:
-        parts.passthrough.on = True
-        kernel = Kernel(parts)
-        await kernel.open_by_name(1)
-        other = await parts.namespace.lookups.child(parts.namespace.root, b"g")
-        assert other.node is parts.namespace.nodes.node(kernel.handles[0].node_id)
-        complete(parts)
-        late = await kernel.open_by_name(2)
-        assert late.backing_id is not None
-        other = await parts.namespace.lookups.child(parts.namespace.root, b"g")
-        assert other.node is parts.namespace.nodes.node(late.node_id)
-        assert parts.metrics["version_changes"] == 0
-
-
 async def test_a_small_file_that_lies_in_the_page_cache_is_left_there() -> None:
     source = FakeSource()
     source.file(NAME, 11, SMALL_BYTES)
@@ -217,33 +150,6 @@ async def test_a_small_file_that_lies_in_the_page_cache_is_left_there() -> None:
         kernel.close(again)
         assert (await kernel.open_by_name(1)).backing_id is not None
         assert len(parts.pushed) == 1
-
-
-async def test_a_refused_backing_file_leaves_the_file_readable() -> None:
-    async with daemon(large_file()) as parts:
-        parts.passthrough.on = parts.passthrough.refuse = True
-        kernel = Kernel(parts)
-        early = await kernel.open_by_name(1)
-        kernel.close(early)
-        complete(parts)
-        late = await kernel.open_by_name(1)
-        assert late.backing_id is None
-        await kernel.read(late, 5, 5)
-        assert all(file.passed == 0 for file in parts.staging.known.values())
-
-
-async def test_backing_files_go_with_the_last_handle() -> None:
-    async with daemon(large_file()) as parts:
-        parts.passthrough.on = True
-        kernel = Kernel(parts)
-        kernel.close(await kernel.open_by_name(1))
-        complete(parts)
-        for _ in range(1000):
-            kernel.close(await kernel.open_by_name(1))
-        assert parts.passthrough.made == 1000
-        assert parts.passthrough.backings == {}
-        assert parts.staging.pins == 0
-        assert parts.handles.statistics() == {"files": 0, "directories": 0}
 
 
 EVENTS = st.lists(st.sampled_from(["open", "open", "open", "reopen", "close", "close", "read", "forget"]), max_size=12)

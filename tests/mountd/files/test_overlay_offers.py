@@ -17,13 +17,10 @@ from hfs.mountd.files import ChangedNames, Overlays, overlays
 from hfs.mountd.namespace.nodes.node import Node
 from tests.support.faults import (
     CHUNK_BYTES,
-    SHRINKS,
     healthy_staging,
     object_path,
-    put,
     run,
     stage,
-    version_of,
 )
 from tests.support.makers import ROOT, FakeMaker
 
@@ -103,24 +100,6 @@ def test_a_staged_file_says_where_it_lies_to_who_has_our_rights(tmp_path: Path) 
             assert mount.overlays.is_asked(METACOPY)
             assert await mount.told(file, REDIRECT, METACOPY) == [place_of(mount, file), None]
             assert await mount.told(await stage(mount.staging, 2), METACOPY, REDIRECT) == [None, None]
-
-    run(main)
-
-
-def test_of_what_is_not_there_as_a_whole_nothing_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, encoding=True) as mount:
-            part = await mount.staging.files.get(version_of(1, 3 * CHUNK_BYTES), b"f")
-            assert put(mount.staging, part, 0)
-            await mount.staging.committer.wait_committed()
-            encoded = await stage(mount.staging, SHRINKS)
-            assert encoded.committed.full
-            assert not encoded.plain
-            changed = await stage(mount.staging, 2)
-            os.utime(object_path(mount.staging, changed))  # which moves its ctime
-            empty = await mount.staging.files.get(version_of(3, 0), b"e")
-            for file in (part, encoded, changed, empty):
-                assert await mount.told(file, METACOPY, REDIRECT) == [None, None]
 
     run(main)
 
@@ -262,20 +241,6 @@ def test_what_was_staged_is_worth_a_new_one_once_that_is_all(tmp_path: Path) -> 
             assert mount.number == 2
             assert mount.answers.looks_given_up > 90
             assert mount.answers.tells == [True, True]
-            nursery.cancel_scope.cancel()
-
-    run(main)
-
-
-def test_what_was_there_before_is_known_to_the_first(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path) as staging, trio.open_nursery() as nursery:
-            await stage(staging, 1)
-            mount = Mount(staging, nursery)
-            await mount.overlays.begin(ROOT, "", is_new=True)
-            nursery.start_soon(mount.overlays.run)
-            await trio.sleep(20)
-            assert mount.number == 1
             nursery.cancel_scope.cancel()
 
     run(main)

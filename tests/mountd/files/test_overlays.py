@@ -13,8 +13,7 @@ import trio
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.files import ChangedNames, Overlays
 from hfs.mountd.kernel import XattrAnswers
-from tests.conftest import Logs
-from tests.support.faults import healthy_staging, object_path, overwrite, put, run, stage
+from tests.support.faults import healthy_staging, run, stage
 from tests.support.makers import ROOT
 
 SOON_S = 10.0
@@ -97,46 +96,5 @@ def test_nodes_that_have_lost_their_ids_meanwhile_are_not_mistaken_for_each_othe
             assert [await told.of(file, node_id=0) for file in files] == [b"", b""]
             assert [await told.of(file, "redirect", 0) for file in files] == places
             assert places[0] != places[1]
-
-    run(main)
-
-
-def test_what_was_changed_by_others_is_read_again_and_told_in_a_newer_generation(tmp_path: Path, logs: Logs) -> None:
-    logs.expect("staged bytes of 'f' .* cannot be read: .*wrong checksum")
-
-    async def main() -> None:
-        async with telling(tmp_path) as told:
-            file = await stage(told.staging, 1)
-            await trio.sleep(SOON_S)
-            os.utime(object_path(told.staging, file))
-            before = told.number
-            assert await told.of(file) is None
-            await trio.sleep(SOON_S)
-            assert told.number == before + 1
-            assert await told.of(file) == b""
-            overwrite(object_path(told.staging, file), 0, b"rot")
-            assert await told.of(file) is None
-            await trio.sleep(SOON_S)
-            assert await told.of(file) is None, "its first chunk was damaged"
-            assert 0 not in file.present
-
-    run(main)
-
-
-def test_what_comes_in_the_place_of_what_has_gone_is_worth_a_newer_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with telling(tmp_path) as told:
-            file = await stage(told.staging, 1)
-            await trio.sleep(SOON_S)
-            before = told.number
-            await trio.sleep(SOON_S)
-            assert told.number == before, "nothing has come"
-            told.staging.reclaim_queue.give_up(file, [1])
-            await told.staging.reclaimer.wait_idle()
-            assert put(told.staging, file, 1)
-            await told.staging.committer.wait_committed()
-            await trio.sleep(SOON_S)
-            assert told.number == before + 1
-            assert await told.of(file) == b""
 
     run(main)

@@ -13,7 +13,6 @@ import trio
 
 from hfs.mountd.cache import Cache
 from hfs.mountd.cache.objects.file import StagedFile
-from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
 from hfs.mountd.files.passthrough import Passthrough
@@ -120,42 +119,6 @@ def test_a_file_that_is_given_up_meanwhile_is_not_passed_through(tmp_path: Path,
     with_staged_file(tmp_path, test)
 
 
-def test_a_damaged_file_is_handed_out_only_to_nodes_that_have_it(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, _: Metrics) -> None:
-        first = await passthrough.acquire(file)
-        staging.reclaim_queue.give_up(file, [0])
-        assert not passthrough.may(file)
-        # All handles of a node have one backing file, whatever became of it.
-        assert passthrough.acquire_nowait(file) == await passthrough.acquire(file) == first
-        await staging.reclaimer.wait_idle()
-        assert put(staging, file, 0)
-        await staging.committer.wait_committed()
-        assert passthrough.may(file)
-        assert os.stat(object_path(staging, file)).st_ino == kernel.open[first]
-        for _ in range(3):
-            passthrough.release(file)
-        assert kernel.open == {}
-
-    with_staged_file(tmp_path, test)
-
-
-def test_chunks_given_up_under_a_passed_handle_leave_no_hole(tmp_path: Path, kernel: Kernel) -> None:
-    async def test(passthrough: Passthrough, file: StagedFile, staging: Cache, _: Metrics) -> None:
-        assert await passthrough.acquire(file) is not None
-        path = object_path(staging, file)
-        before = Path(path).read_bytes()
-        staging.reclaim_queue.give_up(file, [0])
-        await staging.reclaimer.wait_idle()
-        assert Path(path).read_bytes() == before
-        assert put(staging, file, 0)  # the right bytes come over it
-        await staging.committer.wait_committed()
-        assert Path(object_path(staging, file)).read_bytes() == before
-        assert file.durable
-        passthrough.release(file)
-
-    with_staged_file(tmp_path, test)
-
-
 @pytest.mark.parametrize("number", [errno.EPERM, errno.ELOOP, errno.EOPNOTSUPP])
 def test_a_refusal_is_counted_and_leaves_nothing(tmp_path: Path, kernel: Kernel, number: int) -> None:
     async def test(passthrough: Passthrough, file: StagedFile, _staging: Cache, metrics: Metrics) -> None:
@@ -190,17 +153,6 @@ def test_after_the_mount_nothing_is_asked_of_the_kernel(tmp_path: Path, kernel: 
         assert passthrough.acquire_nowait(file) is None
 
     with_staged_file(tmp_path, test)
-
-
-def test_what_is_lent_is_whole(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path) as staging:
-            file = await staging.files.get(version_of(1, SIZE), b"f")
-            with pytest.raises(StagingError):
-                await staging.lender.lend(file, os.fstat)
-            assert staging.lender.lend_nowait(file, os.fstat) is None
-
-    run(main)
 
 
 def test_what_an_earlier_daemon_kept_for_opens_that_did_not_come_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

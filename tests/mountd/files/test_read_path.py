@@ -10,7 +10,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.core.errors import SourceError, VersionChanged
+from hfs.mountd.core.errors import SourceError
 from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, daemon, with_file
@@ -19,17 +19,6 @@ from tests.support.read_parts import CHUNK, daemon, with_file
 
 
 """Who opens."""
-
-
-async def test_a_small_file_is_fetched_once_and_then_staged() -> None:
-    async with daemon(with_file(5000)) as parts:
-        number = await parts.open(b"f")
-        assert await parts.read(number, 0, 9999) == parts.source.content(b"f", Extent(0, 5000))
-        await trio.testing.wait_all_tasks_blocked()
-        assert await parts.read(number, 100, 50) == parts.source.content(b"f", Extent(100, 150))
-        assert await parts.read(number, 5000, 50) == b""
-        assert parts.source.reads == [(b"f", Extent(0, 5000))]
-        assert (parts.metrics["reads_source"], parts.metrics["reads_staged"]) == (1, 1)
 
 
 async def test_many_readers_of_one_chunk_read_the_source_once() -> None:
@@ -62,15 +51,6 @@ async def test_a_chunk_that_is_not_admitted_serves_the_next_read_too() -> None:
         assert len(parts.source.reads) == 1
 
 
-async def test_a_broken_cache_disk_costs_time_not_bytes() -> None:
-    async with daemon(with_file(5000)) as parts:
-        number = await parts.open(b"f")
-        await parts.read(number, 0, 10)
-        await trio.testing.wait_all_tasks_blocked()
-        parts.staging.broken = True
-        assert await parts.read(number, 20, 10) == parts.source.content(b"f", Extent(20, 30))
-
-
 async def test_staged_pages_that_are_not_in_memory_are_read_in_a_thread() -> None:
     async with daemon(with_file(5000)) as parts:
         number = await parts.open(b"f")
@@ -89,13 +69,6 @@ async def test_the_first_random_touch_of_a_large_file_is_fetched_alone() -> None
         ((_, extent),) = parts.source.reads
         assert extent.size <= 28 << 10
         assert parts.metrics["reads_bypass"] == 1
-
-
-async def test_a_read_across_chunks_is_joined() -> None:
-    async with daemon(with_file(3 * CHUNK + 7)) as parts:
-        number = await parts.open(b"f")
-        size = 3 * CHUNK + 7
-        assert await parts.read(number, 10, size) == parts.source.content(b"f", Extent(10, size))
 
 
 async def test_a_sequential_reader_finds_its_chunks_fetched_ahead() -> None:
@@ -167,30 +140,6 @@ async def test_pushes_that_the_kernel_holds_up_never_take_the_memory_that_reader
         for index in range(64):
             await parts.read(number, index * CHUNK, CHUNK)
         assert parts.buffers.used_bytes <= parts.buffers.total_bytes // 2
-
-
-async def test_an_error_of_the_source_reaches_the_reader_and_is_not_kept() -> None:
-    async with daemon(with_file(5000)) as parts:
-        number = await parts.open(b"f")
-        parts.source.error = errno.EIO
-        with pytest.raises(SourceError) as caught:
-            await parts.read(number, 0, 10)
-        assert caught.value.errno == errno.EIO
-        parts.source.error = None
-        assert await parts.read(number, 0, 10) == parts.source.content(b"f", Extent(0, 10))
-
-
-async def test_an_old_handle_never_sees_the_new_version() -> None:
-    async with daemon(with_file(3 * CHUNK), ttl_s=0) as parts:
-        old = await parts.open(b"f")
-        before = await parts.read(old, 0, CHUNK)
-        await trio.testing.wait_all_tasks_blocked()
-        parts.source.file(b"f", 11, 3 * CHUNK, time_ns=2)
-        new = await parts.open(b"f")
-        assert await parts.read(new, 0, 100) == parts.source.content(b"f", Extent(0, 100))
-        assert await parts.read(old, 0, CHUNK) == before  # staged: still its own bytes
-        with pytest.raises(VersionChanged):
-            await parts.read(old, 2 * CHUNK, 100)  # only the source could give them, and it has another version
 
 
 async def test_opening_a_small_file_puts_it_into_the_page_cache() -> None:

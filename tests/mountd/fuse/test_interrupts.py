@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.core.errors import Interrupted, SourceError, errno_of
+from hfs.mountd.core.errors import Interrupted, SourceError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fuse.interrupts import Interrupts
 
@@ -27,31 +27,6 @@ class Threads:
         assert thread == THREAD
         self.looks_s.append(trio.current_time())
         return self.dying
-
-
-async def test_a_request_whose_reader_is_killed_ends_at_once() -> None:
-    metrics = Metrics()
-    async with trio.open_nursery() as nursery:
-        interrupts = Interrupts(nursery, metrics, Threads(dying=True).is_dying)
-        nursery.start_soon(_after, 1.0, interrupts.interrupted, TOKEN)
-        start_s = trio.current_time()
-        with pytest.raises(Interrupted) as caught, interrupts.waiting(REQUEST):
-            await trio.sleep_forever()
-        assert trio.current_time() - start_s == 1.0
-    assert (errno_of(caught.value), len(interrupts), metrics["interrupted"]) == (errno.EINTR, 0, 1)
-
-
-async def test_any_other_signal_changes_nothing_and_the_thread_is_looked_at_again() -> None:
-    metrics, threads = Metrics(), Threads(dying=False)
-    async with trio.open_nursery() as nursery:
-        interrupts = Interrupts(nursery, metrics, threads.is_dying)
-        start_s = trio.current_time()
-        with interrupts.waiting(REQUEST):
-            interrupts.interrupted(TOKEN)
-            await trio.sleep(4.0)
-    looks = [look_s - start_s for look_s in threads.looks_s]
-    assert looks == pytest.approx([0, 0.1, 0.3, 0.7, 1.5, 2.5, 3.5])
-    assert metrics["interrupted"] == 0
 
 
 async def test_who_is_killed_later_is_found() -> None:
@@ -73,17 +48,6 @@ async def test_who_cannot_be_told_is_left_to_wait(request_: tuple[int, int]) -> 
         with interrupts.waiting(request_):
             interrupts.interrupted(request_[0])
             await trio.sleep(10)
-    assert threads.looks_s == []
-
-
-async def test_an_interrupt_of_a_request_that_does_not_wait_is_nothing() -> None:
-    threads = Threads(dying=True)
-    async with trio.open_nursery() as nursery:
-        interrupts = Interrupts(nursery, Metrics(), threads.is_dying)
-        with interrupts.waiting(REQUEST):
-            interrupts.interrupted(TOKEN + 1)
-            await trio.sleep(1)
-        interrupts.interrupted(TOKEN)
     assert threads.looks_s == []
 
 
@@ -119,24 +83,6 @@ async def test_what_fails_on_the_way_out_is_not_told(pieces: int) -> None:
         interrupts = Interrupts(nursery, Metrics(), Threads(dying=True).is_dying)
         with pytest.raises(Interrupted):
             await _interrupted(interrupts, all_pieces)
-
-
-async def test_errors_of_a_request_that_nobody_interrupts_are_its_own() -> None:
-    async def fail() -> None:
-        raise SourceError(errno.EIO, "read")
-
-    async with trio.open_nursery() as nursery:
-        interrupts = Interrupts(nursery, Metrics(), Threads(dying=False).is_dying)
-        with pytest.raises(SourceError):
-            await _interrupted(interrupts, fail)
-
-
-async def test_the_end_of_the_daemon_is_no_interrupt() -> None:
-    async with trio.open_nursery() as nursery:
-        interrupts = Interrupts(nursery, Metrics(), Threads(dying=True).is_dying)
-        with trio.move_on_after(1) as daemon, interrupts.waiting(REQUEST):
-            await trio.sleep_forever()
-        assert daemon.cancelled_caught
 
 
 async def _interrupted(interrupts: Interrupts, function: Callable[[], Awaitable[None]]) -> None:

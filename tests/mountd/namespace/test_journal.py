@@ -74,21 +74,6 @@ def test_numbers_of_every_size_come_back() -> None:
     assert found.attributes == odd._replace(atime_ns=(1 << 63) - 1, mtime_ns=1 - (1 << 63))
 
 
-def test_a_closed_handle_and_a_forgotten_node_are_gone() -> None:
-    memory = Memory()
-    journal = memory.journal()
-    file = a_file(20, ROOT, b"f")
-    journal.nodes.note(ROOT)
-    journal.nodes.note(file)
-    journal.handles.opened(7, file.id, 0, 0, unique=0)
-    journal.handles.closed(7)
-    assert [fact.node_id for fact in memory.inherited().nodes] == [1, 20], "its pages may be in the page cache"
-    journal.nodes.gone(file.id)
-    found = memory.inherited()
-    assert [fact.node_id for fact in found.nodes] == [1]
-    assert not found.files
-
-
 def test_a_node_in_doubt_is_known_as_such_until_it_is_believed_or_gone() -> None:
     memory = Memory()
     journal = memory.journal()
@@ -105,33 +90,6 @@ def test_a_node_in_doubt_is_known_as_such_until_it_is_believed_or_gone() -> None
     again.nodes.gone(file.id)
     again.nodes.note(file)
     assert not any(fact.doubted for fact in memory.inherited().nodes)
-
-
-def test_a_renamed_directory_has_one_place() -> None:
-    memory = Memory()
-    journal = memory.journal()
-    one, other = a_directory(20, ROOT, b"one"), a_directory(21, ROOT, b"other")
-    below = a_directory(22, one, b"below")
-    for node in (ROOT, one, other, below):
-        journal.nodes.note(node)
-    below.parent, below.name = other, b"moved"
-    journal.nodes.note(below)
-    assert NodeFact(22, 21, b"moved", below.attributes, None) in memory.inherited().nodes
-    journal.nodes.gone(one.id)
-    assert 20 not in [fact.node_id for fact in memory.inherited().nodes], "nothing is below it"
-
-
-def test_a_directory_that_the_kernel_forgot_stays_while_something_below_it_is_noted() -> None:
-    memory = Memory()
-    journal = memory.journal()
-    above = a_directory(20, ROOT, b"above")
-    file = a_file(21, above, b"f")
-    for node in (ROOT, above, file):
-        journal.nodes.note(node)
-    journal.nodes.gone(above.id)
-    assert [fact.node_id for fact in memory.inherited().nodes] == [1, 20, 21]
-    journal.nodes.gone(file.id)
-    assert [fact.node_id for fact in memory.inherited().nodes] == [1]
 
 
 def test_of_too_many_the_oldest_that_nothing_needs_go() -> None:

@@ -10,11 +10,8 @@ import trio
 
 from hfs.mountd.cache import KeptFile, KeptPage
 from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.errors import SourceError
-from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.seen import seen_as, seen_names
-from hfs.mountd.namespace import Namespace, open_namespace
-from hfs.mountd.namespace.journal import NodeFact
+from hfs.mountd.core.seen import seen_as
+from hfs.mountd.namespace import Namespace
 from hfs.mountd.namespace.nodes.node import Dentry
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
@@ -84,21 +81,6 @@ def make(request: pytest.FixtureRequest) -> Make:
     return making
 
 
-async def test_what_is_kept_is_not_asked_for(make: Make) -> None:
-    namespace, source, pages = await make()
-    d = await looked_up(namespace, b"d")
-    asked = list(source.calls)
-    for number in (7, 0, 9):
-        node = (await namespace.lookups.child(d, b"%d" % number)).node
-        assert node is not None
-        assert node.attributes == source.tree[b"d/%d" % number]
-        await namespace.freshness.fresh(node)
-    assert len(await namespace.lookups.children(d, [b"%d" % number for number in range(FILES)])) == FILES
-    assert source.calls == asked
-    await trio.sleep(1)
-    assert [after for inode, after in pages.asked if inode == d.attributes.inode] == [b"", b"2", b"5", b"8", b"9"]
-
-
 async def test_a_name_whose_page_has_not_come_is_asked_for_by_itself(make: Make) -> None:
     namespace, source, pages = await make()
     d = await looked_up(namespace, b"d")
@@ -115,42 +97,6 @@ async def test_a_name_whose_page_has_not_come_is_asked_for_by_itself(make: Make)
     assert (len(pages.asked_by_name), source.calls) == (by_name, asked), "it has come meanwhile"
 
 
-async def test_a_directory_that_has_changed_since_is_asked_for(make: Make) -> None:
-    namespace, source, _ = await make()
-    d = await looked_up(namespace, b"d")
-    source.tree[b"d"] = source.tree[b"d"]._replace(mtime_ns=77)
-    assert (await namespace.lookups.child(d, b"9")).node is not None
-    assert source.calls[-1] == ("stat", b"d/9")
-
-
-async def test_what_is_not_kept_is_asked_for(make: Make) -> None:
-    namespace, source, _ = await make(range(4))
-    d = await looked_up(namespace, b"d")
-    assert (await namespace.lookups.child(d, b"9")).node is not None
-    assert source.calls[-1] == ("stat", b"d/9")
-    assert (await namespace.lookups.child(d, b"none")).node is None
-    await trio.sleep(1)
-    assert not namespace.lookups.may_be_kept(d)
-
-
-async def test_what_is_known_already_is_newer(make: Make) -> None:
-    namespace, source, _ = await make()
-    d = await looked_up(namespace, b"d")
-    for number in (5, 6):
-        source.tree[b"d/%d" % number] = source.tree[b"d/%d" % number]._replace(size=1000)
-    namespace.tree.seen(d, b"5", source.tree[b"d/5"])
-    found = seen_names([b"6"], [source.tree[b"d/6"]], d.attributes.device)
-    for name, attributes in namespace.leaves.put(d, found):
-        assert attributes is not None
-        namespace.tree.seen(d, name, attributes)
-    assert (await namespace.lookups.child(d, b"0")).node is not None
-    await trio.sleep(1)
-    for number in (5, 6):
-        node = (await namespace.lookups.child(d, b"%d" % number)).node
-        assert node is not None
-        assert node.attributes.size == 1000
-
-
 async def test_nothing_is_asked_ahead_of_who_finds_what_is_kept(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace, source, pages = await make()
     pages.page_s = 3600
@@ -164,19 +110,6 @@ async def test_nothing_is_asked_ahead_of_who_finds_what_is_kept(make: Make, monk
         assert (found if isinstance(found, Dentry) else await found).node is not None  # type: ignore[misc]  # it is known
         await trio.sleep(0.01)
     assert (source.calls, told) == (asked, [b"d"])
-
-
-async def test_a_directory_that_is_found_changed_is_believed_no_more(make: Make) -> None:
-    namespace, source, pages = await make()
-    d = await looked_up(namespace, b"d")
-    source.tree[b"d"] = source.tree[b"d"]._replace(ctime_ns=77)
-    d.expires_s = -math.inf
-    d.dentries[0].expires_s = -math.inf
-    assert await looked_up(namespace, b"d") is d
-    assert d.changes
-    asked = len(source.calls)
-    assert (await namespace.lookups.child(d, b"9")).node is not None
-    assert (len(source.calls), pages.asked_by_name[-1:]) == (asked + 1, [b"d"])
 
 
 async def test_many_who_look_bring_it_in_once(make: Make) -> None:
@@ -213,44 +146,3 @@ async def test_a_listing_asks_the_source_where_the_index_is_slow(make: Make) -> 
 
 
 # -- the next daemon -------------------------------------------------------------------------------------------------
-
-
-async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeLeafTable, Kept, FakeSource]:
-    source, table = tree(), FakeLeafTable()
-    kept = Kept(source, kept_files)
-    namespace, _ = await made(source, math.inf, leaf_table=table, kept=kept)
-    return namespace, table, kept, source
-
-
-async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
-    namespace, table, _, source = await with_table()
-    d = await looked_up(namespace, b"d")
-    await namespace.lookups.child(d, b"0")
-    await trio.sleep(1)
-    told = table.look_up(d.id, b"6")
-    assert told is not None
-    facts = ((node, node.parent.id if node.parent is not None else 0) for node in (namespace.root, d))
-    inherited = [NodeFact(node.id, above, node.name, node.attributes, None) for node, above in facts]
-    nursery = trio.lowlevel.current_task().parent_nursery
-    assert nursery is not None
-    again = await open_namespace(
-        source,  # type: ignore[arg-type]  # a fake
-        Metrics(),
-        nursery,
-        ttl_s=math.inf,
-        strict=False,
-        leaf_table=FakeLeafTable(),
-        kept=Kept(source, range(FILES)),
-        inherited=inherited,
-    )
-    source.tree[b"d"] = source.tree[b"d"]._replace(mtime_ns=77)
-    assert (await looked_up(again, b"d")).changes, "somebody has come before"
-    node = again.node(told.node_id)
-    assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
-    assert (await again.lookups.child(again.nodes.node(d.id), b"6")).node is node
-    again.holds.forget(node.id, 1)
-    with pytest.raises(SourceError):
-        again.nodes.node(node.id)  # it is not held for ever
-    for unknown in (told.node_id + 1024 * 50, told.node_id + (1 << 40), 1 << 62):
-        with pytest.raises(SourceError):
-            again.node(unknown)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import math
 
 import pytest
 import trio
@@ -16,34 +14,11 @@ from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 
 
-async def test_a_name_is_asked_for_once_within_the_time_to_live() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, _ = await made(source)
-    first = await namespace.lookups.resolve(b"f")
-    assert await namespace.lookups.resolve(b"f") is first
-    assert source.calls.count(("stat", b"f")) == 1
-    await trio.sleep(10)
-    assert await namespace.lookups.resolve(b"f") is first
-    assert source.calls.count(("stat", b"f")) == 2
-
-
 async def test_a_path_that_no_file_can_have() -> None:
     namespace, _ = await made(FakeSource())
     for path in (b"../b", b"./a", b"a\0b", b"\0"):
         with pytest.raises(SourceError, match="Invalid argument"):
             await namespace.lookups.resolve(path)
-
-
-async def test_a_missing_name_is_remembered_too() -> None:
-    source = FakeSource()
-    namespace, _ = await made(source)
-    for _ in range(3):
-        assert (await namespace.lookups.child(namespace.root, b"no")).node is None
-    assert source.calls.count(("stat", b"no")) == 1
-    source.file(b"no", 5, 1)
-    await trio.sleep(10)
-    assert (await namespace.lookups.child(namespace.root, b"no")).node is not None
 
 
 async def test_the_node_id_is_the_inode_number_where_that_is_free() -> None:
@@ -58,24 +33,6 @@ async def test_the_node_id_is_the_inode_number_where_that_is_free() -> None:
     new = await looked_up(namespace, b"a")
     assert new is not old
     assert new.id not in (ROOT_ID, 11)
-
-
-async def test_one_node_one_version() -> None:
-    """H1 has the old version open, the source changes, an open of the old node says so, a lookup finds a new node."""
-    source, changed = FakeSource(), []
-    source.file(b"f", 11, 5)
-    namespace, metrics = await made(source, ttl_s=0, changed=changed.append)
-    old = await looked_up(namespace, b"f")
-    namespace.holds.opened(old)
-    source.file(b"f", 11, 5, time_ns=2)
-    await namespace.freshness.revalidate(old)  # a handle is open: the old attributes are given
-    namespace.holds.closed(old)
-    with pytest.raises(VersionChanged):
-        await namespace.freshness.revalidate(old)
-    new = await looked_up(namespace, b"f")
-    assert new is not old
-    assert new.version != old.version
-    assert (changed, metrics["version_changes"]) == ([old], 1)
 
 
 @pytest.mark.parametrize("name", [b"f", b"d", b"l"])
@@ -125,36 +82,6 @@ async def test_what_was_replaced_or_changed_is_not_renumbered() -> None:
     assert metrics["inodes_renumbered"] == 0
 
 
-async def test_hard_links_share_their_node() -> None:
-    source = FakeSource()
-    source.file(b"a", 11, 5)
-    source.file(b"b", 11, 5)
-    namespace, _ = await made(source)
-    assert await namespace.lookups.resolve(b"a") is await namespace.lookups.resolve(b"b")
-
-
-async def test_a_renamed_directory_keeps_its_node_and_its_children_follow() -> None:
-    source = FakeSource()
-    source.directory(b"d", 20)
-    source.file(b"d/f", 21, 5)
-    namespace, _ = await made(source, ttl_s=0)
-    directory, file = await looked_up(namespace, b"d"), await looked_up(namespace, b"d/f")
-    source.tree[b"e"], source.tree[b"e/f"] = source.tree.pop(b"d"), source.tree.pop(b"d/f")
-    assert await looked_up(namespace, b"e") is directory
-    assert file.path == b"e/f"
-
-
-async def test_a_directory_replaced_by_another_is_another_node() -> None:
-    source = FakeSource()
-    source.directory(b"d", 20)
-    namespace, _ = await made(source, ttl_s=0)
-    old = await looked_up(namespace, b"d")
-    source.directory(b"d", 30)
-    with pytest.raises(VersionChanged):
-        await namespace.freshness.revalidate(old)
-    assert await looked_up(namespace, b"d") is not old
-
-
 async def test_a_source_that_hangs_gives_what_was_known_after_two_seconds() -> None:
     source = FakeSource()
     source.file(b"f", 11, 5)
@@ -182,37 +109,6 @@ async def test_strict_waits() -> None:
     assert metrics["stale_served"] == 0
 
 
-async def test_immutable_never_asks_again() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, _ = await made(source, ttl_s=math.inf)
-    node = await looked_up(namespace, b"f")
-    await trio.sleep(1e6)
-    await namespace.freshness.revalidate(node)
-    assert source.calls.count(("stat", b"f")) == 1
-    assert namespace.freshness.valid_s(node.expires_s) == 86_400
-
-
-async def test_lookup_counts_free_the_node() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, _ = await made(source)
-    node = await looked_up(namespace, b"f")
-    namespace.holds.referenced(node)
-    number = node.id
-    namespace.holds.forget(number, 1)
-    assert namespace.nodes.node(number) is node
-    namespace.holds.opened(node)
-    namespace.holds.forget(number, 1)
-    assert namespace.nodes.node(number) is node  # still open
-    namespace.holds.closed(node)
-    with pytest.raises(SourceError) as caught:
-        namespace.nodes.node(number)
-    assert caught.value.errno == errno.ESTALE
-    again = await looked_up(namespace, b"f")
-    assert (again is not node, again.id) == (True, 11)
-
-
 async def test_many_attributes_are_asked_for_at_once() -> None:
     source = FakeSource()
     names = [b"%d" % i for i in range(320)]
@@ -225,53 +121,6 @@ async def test_many_attributes_are_asked_for_at_once() -> None:
     assert trio.current_time() - start == pytest.approx(source.delay_s)  # all slices at the same time
     await namespace.lookups.children(namespace.root, names)
     assert source.calls.count(("stats", b"")) == 20
-
-
-async def test_a_listing_is_kept_for_the_time_to_live() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, _ = await made(source)
-    assert list(await namespace.listings.whole(namespace.root)) == [b"f"]
-    source.file(b"g", 12, 5)
-    assert list(await namespace.listings.whole(namespace.root)) == [b"f"]
-    await trio.sleep(10)
-    assert list(await namespace.listings.whole(namespace.root)) == [b"f", b"g"]
-
-
-async def test_sweep_drops_what_is_past_and_unknown_to_the_kernel() -> None:
-    source = FakeSource()
-    source.directory(b"d", 20)
-    source.file(b"d/f", 11, 5)
-    source.file(b"d/g", 12, 5)
-    namespace, _ = await made(source)
-    await namespace.lookups.resolve(b"d/f")
-    kept = await looked_up(namespace, b"d/g")
-    await namespace.lookups.child(namespace.root, b"missing")
-    assert await namespace.names.sweep() == 0
-    await trio.sleep(10)
-    assert await namespace.names.sweep() == 2  # d/f and the missing name; d holds d/g, which the kernel knows
-    assert namespace.nodes.node(kept.id) is kept
-    assert kept.path == b"d/g"
-
-
-async def test_a_file_refused_by_the_source_is_looked_up_again() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, _ = await made(source)
-    node = await looked_up(namespace, b"f")
-    source.file(b"f", 11, 5, time_ns=2)
-    expire(node)
-    with pytest.raises(VersionChanged):
-        await namespace.freshness.revalidate(node)
-
-
-async def test_a_file_is_no_directory() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, _ = await made(source)
-    with pytest.raises(SourceError) as caught:
-        await namespace.lookups.resolve(b"f/g")
-    assert caught.value.errno == errno.ENOTDIR
 
 
 async def test_an_entry_that_did_not_fit_keeps_its_node() -> None:
@@ -346,20 +195,6 @@ async def test_a_source_that_has_not_answered_is_not_asked_again_for_each_name()
     source.file(b"d/0", 30, 6)
     await trio.sleep(6)
     assert await namespace.lookups.resolve(b"d/0") is not nodes[0]
-
-
-async def test_a_stale_source_has_lost_no_file() -> None:
-    source = FakeSource()
-    source.file(b"f", 11, 5)
-    namespace, metrics = await made(source, ttl_s=0)
-    node = await looked_up(namespace, b"f")
-    source.error = errno.ESTALE
-    with pytest.raises(SourceError) as failed:
-        await namespace.lookups.resolve(b"f")
-    assert failed.value.errno == errno.ESTALE
-    source.error = None
-    assert await namespace.lookups.resolve(b"f") is node
-    assert metrics["version_changes"] == 0
 
 
 async def test_a_file_found_changed_under_one_name_is_asked_for_under_its_others() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 
 import pytest
 import trio
@@ -44,17 +43,6 @@ async def test_who_asks_while_a_directory_is_listed_follows_the_same_listing() -
     assert kinds(source) == {"listing": 1, "listing more": 2}
 
 
-async def test_a_listing_that_fails_is_not_kept() -> None:
-    source, namespace, names = await made(3)
-    source.error = errno.EIO
-    for _ in range(2):
-        with pytest.raises(SourceError):
-            await namespace.listings.whole(namespace.root)
-    source.error = None
-    assert list(await namespace.listings.whole(namespace.root)) == names
-    assert kinds(source) == {"listing": 3}
-
-
 async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfs.mountd.namespace.listings._KEPT_BYTES", 200)
     source = FakeSource()
@@ -71,19 +59,6 @@ async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.M
     for number in range(5):
         await namespace.listings.whole(await namespace.lookups.resolve(b"d%d" % number))
     assert kinds(source)["listing"] == 7  # the first three pushed the two out
-
-
-async def test_look_ups_in_order_are_asked_for_ahead_and_once() -> None:
-    source, namespace, names = await made(2000, delay_s=0.01)
-    await namespace.listings.whole(namespace.root)
-    start = trio.current_time()
-    for number, name in enumerate(names):
-        found = (await namespace.lookups.child(namespace.root, name)).node
-        assert found is not None
-        assert found.attributes.size == number
-    assert kinds(source)["stat"] == 3
-    assert sum(len(names) for _, names in source.asked) == 2000 - 3
-    assert trio.current_time() - start < 0.2  # one after the other it is 20 s
 
 
 async def test_look_ups_in_the_order_of_the_names_are_asked_for_ahead_too() -> None:
@@ -115,15 +90,6 @@ async def test_a_look_up_of_a_name_on_its_way_waits_for_it() -> None:
     assert trio.current_time() - start == 1
     assert "stat" not in kinds(source)
     assert sum(len(asked) for _, asked in source.asked) == 40
-
-
-async def test_two_look_ups_of_one_name_ask_once() -> None:
-    source, namespace, names = await made(1)
-    async with trio.open_nursery() as nursery:
-        for _ in range(3):
-            nursery.start_soon(namespace.lookups.child, namespace.root, names[0])
-        nursery.start_soon(namespace.lookups.children, namespace.root, names)
-    assert len(source.calls) == 1
 
 
 async def test_without_a_time_to_live_every_look_is_its_own() -> None:
@@ -174,17 +140,6 @@ async def test_a_known_file_waits_two_seconds_for_an_answer_on_its_way() -> None
     assert (await namespace.lookups.child(namespace.root, names[0])).node is node
     assert trio.current_time() - start == 2
     assert "stat" not in {call[0] for call in source.calls[2:]}
-
-
-async def test_a_random_order_asks_for_what_is_looked_up_only() -> None:
-    source, namespace, names = await made(3000)
-    await namespace.listings.whole(namespace.root)
-    for name in random.Random(2).sample(names, 1000):
-        await namespace.lookups.child(namespace.root, name)
-    await trio.testing.wait_all_tasks_blocked()
-    ahead = sum(len(asked) for _, asked in source.asked)
-    assert ahead < 100
-    assert 1000 - ahead <= kinds(source)["stat"] <= 1000
 
 
 async def test_several_readers_in_parts_of_one_directory_are_all_foreseen() -> None:

@@ -27,29 +27,6 @@ TOP = [b"a", b"b", b"c", b"d", b"e"]
 PATHS = [*TOP, *(b"%s/%s" % (directory, name) for directory in (b"d", b"e", b"moved") for name in (b"a", b"f", b"g"))]
 
 
-async def test_a_sweep_drops_two_names_of_one_file_in_one_directory() -> None:
-    source = FakeSource()
-    source.file(b"a", 11, 5)
-    source.file(b"b", 11, 5)
-    namespace, _ = await made(source)
-    await namespace.lookups.resolve(b"a")
-    await namespace.lookups.resolve(b"b")
-    await trio.sleep(10)
-    assert await namespace.names.sweep() == 2
-
-
-async def test_a_sweep_drops_a_directory_that_was_renamed_meanwhile() -> None:
-    source = FakeSource()
-    source.directory(b"d", 20)
-    namespace, _ = await made(source)
-    await namespace.lookups.resolve(b"d")
-    source.tree[b"e"] = source.tree.pop(b"d")
-    await namespace.lookups.resolve(b"e")
-    await trio.sleep(10)
-    assert await namespace.names.sweep() == 1
-    assert not namespace.root.children
-
-
 async def test_a_file_lives_on_under_its_other_name() -> None:
     """Its first name was moved out of SOURCE with its directory: that changes no time of the file."""
     source, changed = FakeSource(), []
@@ -65,33 +42,6 @@ async def test_a_file_lives_on_under_its_other_name() -> None:
     assert (node.path, changed) == (b"b", [])
     with pytest.raises(HfsError):
         await namespace.lookups.resolve(b"d/a")
-
-
-async def test_both_names_lead_to_the_new_node_of_another_mode() -> None:
-    source = FakeSource()
-    source.file(b"a", 11, 5)
-    source.file(b"b", 11, 5)
-    namespace, _ = await made(source)
-    old = await looked_up(namespace, b"a")
-    await looked_up(namespace, b"b")
-    fresh = namespace.tree.renew(old)
-    asked = len(source.calls)
-    assert await namespace.lookups.resolve(b"a") is await namespace.lookups.resolve(b"b") is fresh
-    assert len(source.calls) == asked
-
-
-async def test_a_file_that_is_replaced_under_one_name_is_not_lost_under_the_other() -> None:
-    source, changed = FakeSource(), []
-    source.file(b"a", 11, 5)
-    source.file(b"b", 11, 5)
-    namespace, _ = await made(source, ttl_s=10, changed=changed.append)
-    node = await looked_up(namespace, b"a")
-    await looked_up(namespace, b"b")
-    source.file(b"a", 12, 5, time_ns=2)
-    await trio.sleep(11)
-    assert await looked_up(namespace, b"a") is not node
-    await namespace.freshness.fresh(node)
-    assert (node.path, changed) == (b"b", [])
 
 
 async def test_a_directory_mounted_below_itself_is_a_directory_of_its_own() -> None:

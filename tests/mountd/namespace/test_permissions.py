@@ -10,7 +10,7 @@ import trio
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.core.errors import ConfigError, SourceError, SourceTimeout, VersionChanged
+from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace import permissions as module
 from hfs.mountd.namespace.answers import Answers
@@ -77,24 +77,6 @@ def _able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "credentials_of", lambda *asker: WHO if asker == (4242, *ASKER[:2]) else None)
 
 
-async def test_a_user_is_asked_for_once_a_time_to_live() -> None:
-    world, file = World(), node()
-    await world.permissions.start()
-    assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
-    for _ in range(3):
-        await world.permissions.check(file, WantedAccess.READ, ASKER)
-    assert world.asked == [(WHO, WantedAccess.READ, (1, 5))]
-    assert world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
-    assert not world.permissions.allows_nowait(file, WantedAccess.RUN, ASKER)
-    assert not world.permissions.allows_nowait(node(), WantedAccess.READ, ASKER)
-    await trio.sleep(TTL_S)
-    assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
-    world.answer = SourceError(errno.EACCES, "open")
-    with pytest.raises(SourceError, match="Permission denied"):
-        await world.permissions.check(file, WantedAccess.READ, ASKER)
-    assert world.metrics["permissions_refused"] == 1
-
-
 @pytest.mark.parametrize(
     "error", [SourceError(errno.EIO, "open"), SourceTimeout("open"), SourceError(errno.EPERM, "setfsuid")]
 )
@@ -106,15 +88,6 @@ async def test_only_a_yes_is_a_yes(error: Exception) -> None:
             await world.permissions.check(file, WantedAccess.READ, ASKER)
         assert not world.permissions.allows_nowait(file, WantedAccess.READ, ASKER)
     assert len(world.asked) == 2
-
-
-async def test_what_stands_there_no_more_is_looked_up_again() -> None:
-    world, file = World(), node()
-    file.expires_s = math.inf
-    world.answer = VersionChanged("another")
-    with pytest.raises(VersionChanged):
-        await world.permissions.check(file, WantedAccess.READ, ASKER)
-    assert file.expires_s == -math.inf
 
 
 async def test_what_another_file_system_is_says_nothing_of_this_one() -> None:
@@ -141,21 +114,6 @@ async def test_who_cannot_be_seen_is_refused(logs: Logs) -> None:
             await world.permissions.check(node(), WantedAccess.READ, asker)
     assert world.asked == []
     assert len(logs.records) == 1
-
-
-async def test_nobody_is_asked_for_where_the_kernels_check_is_enough() -> None:
-    world = World(EXT4)
-    await world.permissions.check(node(), WantedAccess.READ, ASKER)
-    assert world.permissions.allows_nowait(node(), WantedAccess.READ, ASKER)
-    assert world.permissions.why_opens_are_needed is None
-    own = World()
-    await own.permissions.check(node(), WantedAccess.READ, (os.geteuid(), 0, 1))
-    alone = World(others=False)
-    await alone.permissions.start()
-    await alone.permissions.check(node(), WantedAccess.READ, ASKER)
-    assert alone.permissions.is_known_nowait(node())
-    assert world.asked == own.asked == alone.asked == []
-    assert alone.looked == 0
 
 
 async def test_each_file_system_is_looked_at_once() -> None:
@@ -189,20 +147,6 @@ async def test_below_overlays_nothing_is_shown_that_is_not_known() -> None:
     await asking.permissions.start()
     assert not asking.permissions.is_overlaid
     assert stat.S_IMODE(asking.permissions.shown(node(device=2), stateless=False).mode) == 0o644
-
-
-async def test_where_it_is_impossible_others_are_not_let_in(monkeypatch: pytest.MonkeyPatch, logs: Logs) -> None:
-    monkeypatch.setattr(module, "why_impossible", lambda: "no such right")
-    with pytest.raises(ConfigError, match=r"allow-other: nfs4 .*not possible here \(no such right\); give"):
-        await World().permissions.start()
-    await World(others=False).permissions.start()
-    logs.expect("no such right")
-    world = World(EXT4)  # and something mounted below it, later
-    await world.permissions.start()
-    world.kind = NFS
-    with pytest.raises(SourceError, match="Permission denied"):
-        await world.permissions.check(node(device=2), WantedAccess.READ, ASKER)
-    assert world.asked == []
 
 
 def test_what_an_open_is_for() -> None:

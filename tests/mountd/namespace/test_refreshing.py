@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-import stat
 from collections.abc import Callable
 from typing import Any
 
@@ -42,47 +41,6 @@ def tree() -> FakeSource:
 async def names_known(namespace: Namespace, directory: Node, *names: bytes) -> list[bytes]:
     unknown = namespace.names.unknown_nowait(directory, list(names))
     return [name for name in names if name not in unknown]
-
-
-async def test_what_has_changed_is_seen_at_once_and_the_rest_keeps_its_node() -> None:
-    source = tree()
-    changed: list[Node] = []
-    namespace, _ = await made(source, IMMUTABLE, changed=changed.append)
-    a, b = await looked_up(namespace, b"d/a"), await looked_up(namespace, b"d/b")
-    other = await looked_up(namespace, b"other/a")
-    d = await looked_up(namespace, b"d")
-    assert (await namespace.lookups.child(d, b"none")).node is None
-    assert list(await namespace.listings.whole(d)) == [b"a", b"b", b"c", b"e"]
-    source.file(b"d/a", 100, 70, time_ns=9)
-    source.file(b"d/none", 900, 5)
-    del source.tree[b"d/b"]
-    refreshed = await refresh(namespace, b"d")
-    asked = len(source.calls)
-    assert (await namespace.lookups.child(d, b"none")).node is not None
-    assert (await namespace.lookups.child(d, b"b")).node is None
-    now = (await namespace.lookups.child(d, b"a")).node
-    assert now is not None
-    assert (now.attributes.size, now is a, a.stale, changed) == (70, False, True, [b, a])
-    assert b"none" in list(await namespace.listings.whole(d))
-    assert len(source.calls) > asked
-    asked = len(source.calls)
-    assert (await namespace.lookups.resolve(b"other/a")) is other
-    assert len(source.calls) == asked, "nobody has said anything of what is not below"
-    assert set(refreshed.names[d.id]) == {b"a", b"b", b"none"}
-    assert d.id in refreshed.directories
-
-
-async def test_a_name_that_did_not_exist_and_one_that_nobody_knows() -> None:
-    source = tree()
-    namespace, _ = await made(source, IMMUTABLE)
-    root = namespace.root
-    assert (await namespace.lookups.child(root, b"new")).node is None
-    source.directory(b"new", 70)
-    source.file(b"new/x", 71, 1)
-    refreshed = await refresh(namespace, b"new/x")
-    assert refreshed.names == {root.id: [b"new"]}
-    assert (await namespace.lookups.resolve(b"new/x")).attributes.size == 1
-    assert (await refresh(namespace, b"never/heard/of")).names == {root.id: [b"never"]}
 
 
 async def test_leaves_are_past_their_time_and_become_what_they_are_now() -> None:
@@ -162,41 +120,6 @@ async def test_what_leaves_are_is_told_without_making_nodes_of_them() -> None:
     asked = len(source.calls)
     assert (await namespace.lookups.attributes(d, [b"a", b"c"])) == [source.tree[b"d/a"], source.tree[b"d/c"]]
     assert len(source.calls) == asked
-
-
-async def test_that_a_name_did_not_exist_is_asked_for_again() -> None:
-    source = Early()
-    source.tree = tree().tree
-    namespace, _ = await made(source, IMMUTABLE)
-    d = await looked_up(namespace, b"d")
-    found: list[Node | None] = []
-    source.delay_s = 5.0
-
-    async def look() -> None:
-        found.append((await namespace.lookups.child(d, b"new")).node)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(look)
-        await trio.sleep(1)
-        source.file(b"d/new", 900, 5)
-        await refresh(namespace, b"d")
-    assert found != [None]
-    assert (await namespace.lookups.child(d, b"new")).node is found[0]
-
-
-async def test_attributes_of_the_root_are_asked_for_again() -> None:
-    source = Early()
-    source.tree = tree().tree
-    namespace, _ = await made(source, IMMUTABLE)
-    await refresh(namespace, b"")
-    source.delay_s = 5.0
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(namespace.freshness.revalidate, namespace.root)
-        await trio.sleep(1)
-        source.directory(b"", 2)
-        source.tree[b""] = source.tree[b""]._replace(mtime_ns=77, mode=stat.S_IFDIR | 0o700)
-        await refresh(namespace, b"")
-    assert namespace.root.attributes == source.tree[b""]
 
 
 async def test_what_is_said_of_who_may_open_it_is_not_kept_past_a_refresh() -> None:

@@ -75,21 +75,6 @@ def file(inode: int = 5, *, device: int = 1, time_ns: int = 1, mode: int = stat.
     return Node(attributes(inode, 10, mode=mode, time_ns=time_ns)._replace(device=device), None, None, b"f")
 
 
-async def test_within_the_time_to_live_nobody_asks_again() -> None:
-    world, node = World(), file()
-    for _ in range(3):
-        assert await world.acl(node) == b"acl"
-    assert world.source.asked == 1
-    await trio.sleep(TTL_S)
-    world.source.value = b"another"
-    assert await world.acl(node) == b"another"
-    await trio.sleep(TTL_S)
-    world.source.value = errno.ENODATA
-    assert await world.acl(node) is None
-    assert await world.acl(node) is None
-    assert world.source.asked == 3
-
-
 async def test_the_last_known_acl_is_served_while_the_source_hangs() -> None:
     world, node, other = World(), file(), file(6)
     assert await world.acl(node) == b"acl"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -32,18 +31,6 @@ async def read(source: Source, path: Path, extent: Extent, version: Version | No
     into = await buffers.take(-(-extent.size // 4096) * 4096, urgent=True)
     await source.files.read(b"", os.fsencode(path.name), version or version_of(path), extent, into, urgent=True)
     return bytes(into[: extent.size])
-
-
-@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 77])
-async def test_reads_are_byte_exact(tmp_path: Path, real_clock: None, size: int) -> None:
-    path = tmp_path / "f"
-    path.write_bytes(pattern(3, 0, size))
-    metrics = Metrics()
-    async with opened(tmp_path, metrics) as source:
-        assert await read(source, path, Extent(0, size)) == pattern(3, 0, size)
-        start = size // 2 // 4096 * 4096
-        assert await read(source, path, Extent(start, size)) == pattern(3, start, size - start)
-    assert metrics["source_read_bytes"] == size + size - start
 
 
 async def test_a_large_file_keeps_its_descriptors_until_released(tmp_path: Path, real_clock: None) -> None:
@@ -149,26 +136,6 @@ def test_the_walk_without_openat2_promises_the_same(tmp_path: Path) -> None:
         os.close(root)
 
 
-async def test_names_attributes_and_links_are_what_the_file_system_says(tmp_path: Path, real_clock: None) -> None:
-    names = [b"plain", b"\xff\xfe", b"with\nnewline", b"n" * 255]
-    for name in names:
-        (tmp_path / os.fsdecode(name)).write_bytes(name)
-    (tmp_path / "absolute").symlink_to(tmp_path / "plain")
-    async with opened(tmp_path, Metrics()) as source:
-        listing = Listing()
-        await source.listings.fill(b"", 0, listing)
-        assert sorted(listing) == sorted([*names, b"absolute"])
-        for name in names:
-            assert await source.metadata.stat(b"", name) == Attributes.of(
-                os.lstat(os.path.join(os.fsencode(tmp_path), name))
-            )
-        found = await source.metadata.stats(b"", [b"plain", b"gone"])
-        assert found[0] is not None
-        assert found[1] is None
-        assert await source.metadata.readlink(b"", b"absolute") == os.fsencode(tmp_path / "plain")
-        assert (source.metadata.absolute_link_count, source.metadata.absolute_links) == (1, ["absolute"])
-
-
 async def test_a_look_at_many_names_says_what_stats_say(tmp_path: Path, real_clock: None) -> None:
     folder = tmp_path / "d"
     (folder / "sub").mkdir(parents=True)
@@ -209,32 +176,6 @@ async def test_a_replaced_directory_is_not_listed_for_the_old(tmp_path: Path, re
         directory.mkdir()
         with pytest.raises(VersionChanged):
             await source.listings.fill(b"d", inode, Listing())
-
-
-async def test_extended_attributes_pass_through(tmp_path: Path, real_clock: None) -> None:
-    path = tmp_path / "f"
-    path.touch()
-    try:
-        os.setxattr(path, "user.note", b"v")
-    except OSError:
-        pytest.skip("the file system of the tests has no user extended attributes")
-    async with opened(tmp_path, Metrics()) as source:
-        assert await source.metadata.xattr(b"", b"f", b"user.note") == b"v"
-        assert b"user.note" in await source.metadata.xattrs(b"", b"f")
-        with pytest.raises(SourceError) as caught:
-            await source.metadata.xattr(b"", b"f", b"user.other")
-        assert caught.value.errno == errno.ENODATA
-        for directory, name in ((b"", b"f"), (b"", b""), (b"d", b"")):
-            (tmp_path / "d").mkdir(exist_ok=True)
-            os.setxattr(tmp_path / os.fsdecode(directory or name or b"."), "user.note", b"v")
-            of = await source.metadata.stat(directory, name)
-            assert await source.metadata.xattr(directory, name, b"user.note", of=of) == b"v"
-        of = await source.metadata.stat(b"", b"f")
-        path.rename(tmp_path / "kept")
-        path.touch()
-        for attribute in (b"user.note", b"user.other"):
-            with pytest.raises(VersionChanged):
-                await source.metadata.xattr(b"", b"f", attribute, of=of)
 
 
 async def test_a_directory_made_anew_is_seen_although_the_old_one_is_open(tmp_path: Path, real_clock: None) -> None:
@@ -303,22 +244,6 @@ async def test_a_directory_that_is_forgotten_while_it_is_opened_is_not_kept(
         assert (await source.metadata.stat(b"d", b"new")).is_file
 
 
-async def test_holes_are_zeros_that_nobody_reads(tmp_path: Path, real_clock: None) -> None:
-    metrics = Metrics()
-    path, size = tmp_path / "sparse", 8 * CHUNK + 77
-    with path.open("wb") as file:
-        file.truncate(size)
-        file.seek(2 * CHUNK)
-        file.write(pattern(1, 0, CHUNK))
-    async with opened(tmp_path, metrics) as source:
-        for start in range(0, size, CHUNK):
-            end = min(start + CHUNK, size)
-            expected = pattern(1, 0, CHUNK) if start == 2 * CHUNK else bytes(end - start)
-            assert await read(source, path, Extent(start, end)) == expected
-        assert (await source.files.data(b"", b"sparse", version_of(path)))[0] == [Extent(2 * CHUNK, 3 * CHUNK)]
-    assert (metrics["source_reads"], metrics["source_read_bytes"]) == (1, CHUNK)
-
-
 async def test_what_lies_past_the_end_is_no_hole(tmp_path: Path, real_clock: None) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"a" * 100)
@@ -332,19 +257,3 @@ async def test_what_lies_past_the_end_is_no_hole(tmp_path: Path, real_clock: Non
         lie = version_of(path)._replace(size=8 * CHUNK)
         assert (await source.files.data(b"", b"f", lie))[0] == [Extent(0, 8 * CHUNK)]
     assert caught.value.errno == errno.EIO
-
-
-@pytest.mark.parametrize("levels", [17, 40])
-def test_a_directory_deeper_than_a_path_is_long(tmp_path: Path, levels: int) -> None:
-    """4 095 bytes are what the kernel takes; also for who asks as another user."""
-    name = b"d" * 240
-    root = fd = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir(name, dir_fd=fd)
-        fd = os.open(name, os.O_RDONLY, dir_fd=fd)
-    found = open_directory(root, b"/".join([name] * levels))
-    try:
-        assert os.path.sameopenfile(found, fd)
-    finally:
-        os.close(found)
-        shutil.rmtree(tmp_path / os.fsdecode(name))

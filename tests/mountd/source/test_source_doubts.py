@@ -11,7 +11,7 @@ import trio.testing
 
 from hfs.mountd.core.errors import SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version, is_lasting
+from hfs.mountd.core.version import Version
 from hfs.mountd.source import doubts as source_doubts
 from hfs.mountd.source.doubts import Doubts, Seen
 from hfs.policies.geometry import Extent
@@ -98,28 +98,6 @@ async def running(ttl_s: float = 60.0) -> AsyncIterator[Parts]:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_still_the_same_is_believed() -> None:
-    async with running() as parts:
-        parts.read(0, 1)
-        parts.read(20, 2)
-        assert parts.doubts.holds(COARSE)
-        await parts.settled()
-        assert parts.believer.said == [("believed", COARSE)]
-        assert parts.believer.doubts == [COARSE]
-        assert parts.source.asked == [(10.0, Extent(0, 10)), (10.0, Extent(20, 30))]  # a tick, and four of patience
-        assert not parts.doubts.holds(COARSE)
-        assert not parts.doubts.refutes(COARSE)
-        counts = [parts.metrics[name] for name in ("racy_reads", "racy_reads_again", "racy_rewrites")]
-        assert counts == [2, 2, 0]
-
-
-async def test_without_a_time_to_live_it_is_looked_at_after_one_tick() -> None:
-    async with running(ttl_s=0) as parts:
-        parts.read(0, 1)
-        await parts.settled()
-        assert [at_s for at_s, _ in parts.source.asked] == [2.0]
-
-
 async def test_for_who_waits_it_is_looked_at_after_one_tick() -> None:
     async with running() as parts:
         parts.read(0, 1)
@@ -127,29 +105,6 @@ async def test_for_who_waits_it_is_looked_at_after_one_tick() -> None:
         parts.doubts.hurry(COARSE._replace(inode=8))
         await parts.settled()
         assert [at_s for at_s, _ in parts.source.asked] == [2.0]
-
-
-async def test_what_is_proven_meanwhile_is_not_read_again() -> None:
-    async with running() as parts:
-        parts.read(0, 1)
-        parts.source.proven = True
-        await parts.settled()
-        assert parts.said == ["believed"]
-        assert parts.source.asked == []
-
-
-async def test_what_was_written_over_is_refuted_and_has_another_name() -> None:
-    async with running() as parts:
-        parts.read(0, 1)
-        parts.read(20, 2)
-        parts.source.digests[Extent(20, 30)] = 3
-        await parts.settled()
-        assert parts.believer.said == [("refuted", COARSE)]
-        assert parts.doubts.refutes(COARSE)
-        name = parts.doubts.rewritten.name(COARSE)
-        assert not is_lasting(name)
-        assert parts.doubts.rewritten.name(COARSE._replace(inode=8)) == COARSE.source_id
-        assert parts.metrics["racy_rewrites"] == 1
 
 
 async def test_what_has_gone_meanwhile_is_not_believed() -> None:
