@@ -52,8 +52,18 @@ _COMMANDS = {
     "man": "Print the man page of COMMAND (hfs itself without one), or write those of all commands below a directory.",
     "debug": "Help others to find out what happened here.",
 }
-"""Each is the command of the same name in the file of the same name, `_` for `-`. What it does is said here too, so
-that `--help` need not import them all."""
+"""Each is the command of the same name, `_` for `-`, in the file of that name or of `_FILES`. What it does is said here
+too, so that `--help` need not import them all."""
+_FILES = {
+    "completion": "man",
+    "debug": "doctor",
+    "decode": "encode",
+    "fd-mount": "mount",
+    "refresh": "cache",
+    "umount": "mount",
+    "why": "status",
+}
+"""Where several commands are about one thing."""
 _HEADINGS = {
     "mount": "Mounts",
     "cache": "The cache",
@@ -74,8 +84,8 @@ class _Commands(CommandGroup):
         """The command, or None. `hfs status` must answer at once, so nothing else is imported for it."""
         if cmd_name not in _COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        command = getattr(importlib.import_module(f"hfs.cli.{name}"), name)
+        module = importlib.import_module(f"hfs.cli.{_FILES.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -225,9 +225,9 @@ class CommandGroup(click.Group):
             raise click.exceptions.Exit(1) from None
         except ModuleNotFoundError as error:
             from hfs.cli.shared import complain
-            from hfs.mounting import daemon_part
+            from hfs.mounting import own_process
 
-            reason = daemon_part.why_missing() if error.name in daemon_part.NAMES else None
+            reason = own_process.why_missing() if error.name in own_process.DAEMON_MODULES else None
             if reason is None:
                 raise
             complain(reason)
@@ -236,7 +236,7 @@ class CommandGroup(click.Group):
 
 def contexts(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[click.Context]:
     """Of a command and all below it."""
-    context = click.Context(command, info_name=name, parent=parent)
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=80)
     yield context
     if isinstance(command, click.Group):
         for word in command.list_commands(context):

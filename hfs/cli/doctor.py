@@ -1,19 +1,24 @@
-"""`hfs doctor`: what is wrong with this set-up, before anybody mounts or with the mounts that are there."""
+"""`hfs doctor`: what is wrong with this set-up, before anybody mounts or with the mounts that are there. And `hfs debug
+bundle [MOUNT]`: what somebody needs who is to find out what happened, in one archive without names."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from typing import Any
 
 import click
 
-from hfs.cli.command import Command
+from hfs.cli.command import Command, CommandGroup
+from hfs.cli.config import NO_OPTIONS, load_config
 from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
-from hfs.cli.mount_options import load_config
+from hfs.cli.shared import complete_mounts
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
 from hfs.doctor.check_result import fault
-from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.core.printable import printable
+from hfs.mounting import mountinfo
 
 _CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}
 _COLORS = {Level.GOOD: "green", Level.NOTE: None, Level.LIMIT: "yellow", Level.FAULT: "red"}
@@ -62,7 +67,7 @@ def surroundings(
     """With what the configuration says, and a fault if it cannot be read."""
     given: dict[str, Any] = {"source": source, "cache": cache, "as_user": as_user}
     try:
-        config, _ = load_config({**given, "options": (), "config_file": None, "verbose": False}, required=False)
+        config, _ = load_config({**NO_OPTIONS, **given}, required=False)
     except ConfigError as error:
         faults = [
             fault("configuration", line, "hfs config shows what is read from where") for line in str(error).splitlines()
@@ -91,3 +96,49 @@ def report(found: list[CheckResult]) -> dict[str, Any]:
 def _print(finding: CheckResult) -> None:
     label = click.style(f"{finding.level.value:<6}", fg=_COLORS[finding.level])
     click.echo(f"{label} {finding.check}: {printable(finding.line())}")
+
+
+@click.group(cls=CommandGroup)
+def debug() -> None:
+    """Help others to find out what happened here."""
+
+
+@debug.command(examples=["hfs debug bundle /data"])
+@click.argument("mount", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.UNPROCESSED, help="The archive. Default: hfs-debug-TIME.tar.gz here."
+)
+@click.option("--with-names", is_flag=True, help="Leave names of files of the data set as they are.")
+def bundle(mount: str | None, output: str | None, with_names: bool) -> None:
+    """Pack versions, configuration, status, logs, limits and doctor's findings into an archive for a report.
+
+    Names of files below SOURCE are masked, and no file of it is looked at. Only you may read the archive. MOUNT: only
+    of the mount that it lies in.
+    """
+    from hfs.cli.figures import size
+    from hfs.doctor.bundle import Collector, write
+    from hfs.mountd.core.config import describe
+
+    around, findings = surroundings(None, None)
+    place = None
+    if mount is not None:
+        found = mountinfo.enclosing(mountinfo.canonical(mount, around.table), around.table)
+        if found is None or found.fstype != mountinfo.HFS_TYPE:
+            raise ConfigError(f"{mount}: not in a mount of hfs; hfs status lists the mounts")
+        place = found.mountpoint
+    try:
+        configuration: dict[str, object] = dict(describe(*load_config(NO_OPTIONS, required=False)))
+    except ConfigError as error:
+        configuration = {"error": str(error)}
+    collector = Collector(around, place, with_names=with_names)
+    findings += examine(around.without_source())
+    files = dict(collector.gather(configuration, report(findings)))
+    path = output or time.strftime("hfs-debug-%Y%m%d-%H%M%S.tar.gz")
+    try:
+        length = write(path, files)
+    except FileExistsError:
+        raise MountError(f"{path}: is there already; give another name with -o FILE") from None
+    except OSError as error:
+        raise MountError(f"{path}: cannot be written ({error.strerror}); give another with -o FILE") from None
+    names = "with names of files" if with_names else "names of files are masked"
+    click.echo(f"{os.path.abspath(path)}: {size(length)}, {names}; look through it before you give it away")

@@ -1,11 +1,12 @@
-"""`hfs encode`: makes encoded samples of those in HDF5 and NumPy files."""
+"""`hfs encode` makes encoded samples of those in HDF5 and NumPy files, `hfs decode` turns them back into NumPy
+files."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import click
 
@@ -15,10 +16,12 @@ from hfs.cli.exit_codes import FAILED, PARTLY
 from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
 from hfs.codecs.accuracy import Accuracy
-from hfs.codecs.converting import Outcome, encode_sample, in_processes
+from hfs.codecs.codec import WantedOutput
+from hfs.codecs.converting import Outcome, decode_file, encode_sample, in_processes
 from hfs.codecs.dataset import SUFFIX
 from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
+from hfs.mountd.core.config.key import parse_size
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.core.printable import printable
 
@@ -27,19 +30,19 @@ _Item = TypeVar("_Item")
 _SHOWN = 20
 """Faults that are shown of many."""
 
-jobs_option = click.option(
+_jobs_option = click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=lambda: len(os.sched_getaffinity(0)),
     metavar="N",
     help="Processes at work at once. [default: as many as there are cores]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="The sums as one JSON object.")
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files of DST that exist.")
-continue_option = click.option(
+_json_option = click.option("--json", "as_json", is_flag=True, help="The sums as one JSON object.")
+_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files of DST that exist.")
+_continue_option = click.option(
     "--continue", "goes_on", is_flag=True, help="Leave files of DST that exist: the rest of what was interrupted."
 )
-GOES_ON = ", which stay; the same command with --continue goes on from there"
+_GOES_ON = ", which stay; the same command with --continue goes on from there"
 """What is said after Ctrl-C."""
 
 
@@ -69,10 +72,10 @@ GOES_ON = ", which stay; the same command with --continue goes on from there"
     metavar="E",
     help="deepcam: no value differs by more than this share of itself.",
 )
-@jobs_option
-@overwrite_option
-@continue_option
-@json_option
+@_jobs_option
+@_overwrite_option
+@_continue_option
+@_json_option
 @click.pass_context
 def encode(
     ctx: click.Context,
@@ -97,15 +100,84 @@ def encode(
         raise ConfigError(f"codec: {codec!r} is not known; there are auto, {', '.join(codecs())}")
     samples, faults = found(source, name, many)
     outputs = [[os.path.join(destination, one.output + SUFFIX)] for one in samples]
-    samples = to_make(samples, outputs, destination, overwrite=overwrite, goes_on=goes_on)
+    samples = _to_make(samples, outputs, destination, overwrite=overwrite, goes_on=goes_on)
     options = {"channels": channels, "max_relative_error": max_relative_error}
     work = in_processes(encode_sample, samples, (destination, codec, options), jobs)
-    outcomes = under_bar(work, len(samples), "sample", "to encode", f"encoded{GOES_ON}")
+    outcomes = under_bar(work, len(samples), "sample", "to encode", f"encoded{_GOES_ON}")
     outcomes += [Outcome(path, fault=str(error)) for path, error in faults.items()]
-    show(ctx, "encoded", outcomes, as_json=as_json)
+    _show(ctx, "encoded", outcomes, as_json=as_json)
 
 
-def to_make(
+@click.command(cls=Command, examples=["hfs decode /lustre/cosmoflow-encoded /scratch/cosmoflow"])
+@click.argument("source", metavar="SRC", type=click.Path(exists=True))
+@click.argument("destination", metavar="DST", type=click.Path(file_okay=False))
+@click.option(
+    "--dtype", type=click.Choice(["float16", "float32"]), help="Of the values. [default: as they were, or float16]"
+)
+@click.option("--op", type=click.Choice(["log1p"]), help="Applied to each value.")
+@click.option(
+    "--channels", type=click.Choice(["first", "last"]), help="The axis of the channels. [default: where it was]"
+)
+@click.option(
+    "--max-size", metavar="SIZE", help="What a sample may take decoded. [default: 256M, or 64 times its file]"
+)
+@_jobs_option
+@_overwrite_option
+@_continue_option
+@_json_option
+@click.pass_context
+def decode(
+    ctx: click.Context,
+    source: str,
+    destination: str,
+    dtype: str | None,
+    op: Literal["log1p"] | None,
+    channels: Literal["first", "last"] | None,
+    max_size: str | None,
+    jobs: int,
+    overwrite: bool,
+    goes_on: bool,
+    as_json: bool,
+) -> None:
+    """Decode SRC (an .hfsc file, or a directory of such) into .npy files in DST, .npz for those with labels.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 some files could not be decoded.
+    """
+    files = [source]
+    root = os.path.dirname(source)
+    if os.path.isdir(source):
+        root = source
+        files = sorted(
+            os.path.join(folder, file)
+            for folder, _, names in os.walk(source)
+            for file in names
+            if file.endswith(SUFFIX)
+        )
+    if not files:
+        raise ConfigError(f"{source}: no {SUFFIX} file lies below it; hfs encode makes them")
+    outputs = [os.path.join(destination, os.path.splitext(os.path.relpath(file, root or "."))[0]) for file in files]
+    made = [[f"{one}{suffix}" for suffix in (".npy", ".npz")] for one in outputs]
+    pairs = _to_make(list(zip(files, outputs, strict=True)), made, destination, overwrite=overwrite, goes_on=goes_on)
+    wanted = WantedOutput(
+        dtype=dtype, op=op, channels=channels, max_bytes=None if max_size is None else _max_size(max_size)
+    )
+    work = in_processes(_decoded, pairs, (wanted,), jobs)
+    outcomes = under_bar(work, len(pairs), "file", "to decode", f"decoded{_GOES_ON}")
+    _show(ctx, "decoded", outcomes, as_json=as_json)
+
+
+def _decoded(pair: tuple[str, str], wanted: WantedOutput) -> Outcome:
+    return decode_file(*pair, wanted)
+
+
+def _max_size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ConfigError(f"--max-size: {text!r} is not possible; allowed: a size like 500M or 2GB") from None
+
+
+def _to_make(
     items: Sequence[_Item], outputs: Sequence[Sequence[str]], destination: str, *, overwrite: bool, goes_on: bool
 ) -> list[_Item]:
     """The items whose files, of which each makes one, are to be made. Raises ConfigError for two of one name, for files
@@ -128,7 +200,7 @@ def to_make(
     return list(items)
 
 
-def show(ctx: click.Context, done: str, outcomes: list[Outcome], *, as_json: bool) -> None:
+def _show(ctx: click.Context, done: str, outcomes: list[Outcome], *, as_json: bool) -> None:
     """Say what came of the work. Ends the command with its exit code if something failed."""
     faults = sorted((one for one in outcomes if one.fault), key=lambda one: one.name)
     if as_json:

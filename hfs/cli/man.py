@@ -1,6 +1,6 @@
-"""`hfs man`: the man pages of this release, made of what the commands themselves say.
+"""`hfs man` and `hfs completion SHELL`: what people have of our commands beside `--help`, made of the same text.
 
-One page a command (hfs-cache-warm.1) and one for each program. The text is that of `--help`; here it becomes man(7).
+One man page a command (hfs-cache-warm.1) and one for each program: its help, with what man(1) wants around it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,34 @@ import os
 from collections.abc import Iterator
 
 import click
+from click.shell_completion import get_completion_class
 
 import hfs
 from hfs.cli.command import Command, contexts, first_sentence
-from hfs.cli.exit_codes import TABLE, Meaning
+from hfs.cli.exit_codes import TABLE
 from hfs.cli.figures import count
 from hfs.mountd.core.errors import ConfigError, MountError
 
 _COLUMNS = {"hfs doctor": "doctor", "hfs run": "run", "mount.fuse.hfs": "helper"}
 """The column of the exit codes for programs that have one of their own."""
+
+
+@click.command(cls=Command, examples=['eval "$(hfs completion bash)"', "hfs completion fish | source"])
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL for hfs and hfs-hint.
+
+    Paths are completed, and mountpoints of hfs where a mount is meant.
+    """
+    from hfs.cli.hint import hint
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise MountError(f"this release of click knows no completion for {shell}; update click")
+    for program, command in (("hfs", ctx.find_root().command), ("hfs-hint", hint)):
+        variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
+        click.echo(kind(command, {}, program, variable).source())
 
 
 @click.command(cls=Command, examples=["hfs man status | man -l -", "hfs man --to ~/.local/share/man"])
@@ -38,18 +57,12 @@ def man(words: tuple[str, ...], directory: str | None) -> None:
     try:
         os.makedirs(place, exist_ok=True)
         for name, text in pages.items():
-            with open(os.path.join(place, file_name(name)), "w", encoding="utf-8") as page:
+            with open(os.path.join(place, f"{_page_name(name)}.1"), "w", encoding="utf-8") as page:
                 page.write(text)
     except OSError as error:
-        raise MountError(
-            f"{error.filename or place}: cannot be written ({error.strerror}); give another --to"
-        ) from None
+        where = error.filename or place
+        raise MountError(f"{where}: cannot be written ({error.strerror}); give another --to") from None
     click.echo(f"{place}: {count(len(pages), 'page')}")
-
-
-def file_name(name: str) -> str:
-    """Of the page of a command, `hfs cache warm`."""
-    return f"{name.replace(' ', '-')}.1"
 
 
 def _all_pages() -> Iterator[tuple[str, str]]:
@@ -60,53 +73,31 @@ def _all_pages() -> Iterator[tuple[str, str]]:
     programs: tuple[tuple[str, click.Command], ...] = (("hfs", cli), ("hfs-hint", hint), ("mount.fuse.hfs", helper))
     for name, program in programs:
         for context in contexts(program, name):
-            yield context.command_path, page(context)
+            yield context.command_path, _page(context)
 
 
-def page(context: click.Context) -> str:
-    """The man page of a command, as man(7) has it."""
-    command, path = context.command, context.command_path
-    name = path.replace(" ", "-")
+def _page_name(path: str) -> str:
+    return path.replace(" ", "-")
+
+
+def _page(context: click.Context) -> str:
+    """As man(7) has it."""
+    path = context.command_path
     lines = [
-        f'.TH "{name.upper()}" "1" "" "hfs {hfs.__version__}" "hfs"',
-        *(".SH NAME", f"{_plain(name)} \\- {_plain(first_sentence(command))}"),
-        *(".SH SYNOPSIS", f".B {_plain(path)}", _plain(" ".join(command.collect_usage_pieces(context)))),
-        ".SH DESCRIPTION",
+        f'.TH "{_page_name(path).upper()}" "1" "" "hfs {hfs.__version__}" "hfs"',
+        *(".SH NAME", f"{_plain(_page_name(path))} \\- {_plain(first_sentence(context.command))}"),
+        *(".SH DESCRIPTION", ".nf", *map(_plain, context.command.get_help(context).splitlines()), ".fi"),
+        ".SH EXIT STATUS",
     ]
-    for number, paragraph in enumerate((command.help or "").split("\n\n")):
-        lines += [*([".PP"] if number else []), _plain(" ".join(paragraph.split()))]
-    lines += [".SH OPTIONS"]
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context) if isinstance(parameter, click.Option) else None
-        if record is not None:
-            lines += [".TP", f".B {_plain(record[0])}", _plain(" ".join(record[1].split()))]
-    if isinstance(command, click.Group):
-        lines += [".SH COMMANDS"]
-        for word in command.list_commands(context):
-            below = command.get_command(context, word)
-            assert below is not None
-            lines += [".TP", f".BR {_plain(f'{path} {word}'.replace(' ', '-'))} (1)", _plain(first_sentence(below))]
-    if isinstance(command, Command) and command.examples:
-        lines += [".SH EXAMPLES", ".nf", *(_plain(line) for line in command.examples), ".fi"]
-    lines += [".SH EXIT STATUS"]
     for meaning in TABLE:
-        if text := _meaning(meaning, path):
+        if text := str(getattr(meaning, _COLUMNS.get(path, "hfs"))):
             lines += [".TP", f".B {_plain(meaning.code)}", _plain(text)]
-    others = [f".BR {_plain(each.replace(' ', '-'))} (1)" for each in _related(context)]
-    lines += [".SH SEE ALSO", *(f"{line}," for line in others[:-1]), *others[-1:]] if others else []
-    return "\n".join(lines) + "\n"
-
-
-def _meaning(meaning: Meaning, path: str) -> str:
-    text = getattr(meaning, _COLUMNS.get(path, "hfs"))
-    assert isinstance(text, str)
-    return text
-
-
-def _related(context: click.Context) -> list[str]:
-    """The commands above, and the other program."""
-    above = context.parent.command_path if context.parent is not None else ""
-    return [above] if above else {"hfs": ["hfs-hint", "mount.fuse.hfs"]}.get(context.command_path, ["hfs"])
+    others = {"hfs": ["hfs-hint", "mount.fuse.hfs"]}.get(path, ["hfs"])
+    others = others if context.parent is None else [context.parent.command_path]
+    words = context.command.list_commands(context) if isinstance(context.command, click.Group) else ()
+    related = [*others, *(f"{path} {word}" for word in words)]
+    links = [f".BR {_plain(_page_name(each))} (1)" for each in related]
+    return "\n".join([*lines, ".SH SEE ALSO", *(f"{link}," for link in links[:-1]), links[-1]]) + "\n"
 
 
 def _plain(text: str) -> str:

@@ -1,24 +1,25 @@
-"""`hfs mount SOURCE MOUNTPOINT --cache DIR`: returns when the mount answers, or says why there is none."""
+"""`hfs mount SOURCE MOUNTPOINT --cache DIR` returns when the mount answers, or says why there is none; `hfs umount`
+waits until its daemon has ended, so that its cache is free; `hfs fd-mount` does the part that needs rights for a
+process that has none."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
 import click
 
-from hfs.cli import overlays
 from hfs.cli.command import Command, Stopped
-from hfs.cli.metrics import tell_what_is_missing
-from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
-from hfs.cli.shared import complain, hold, target_of
+from hfs.cli.config import load_config, mount_flags, prepared, without_stale
+from hfs.cli.mount_notes import mention_working_directory, settle_overlay, tell_parts, tell_what_is_missing
+from hfs.cli.shared import complain, complain_of, complete_mounts, hold
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mounting import jobs, joining, keeper, mountinfo, mounting, taking_away, view
-from hfs.mounting.given import is_given, take_if_given
+from hfs.mounting.given import SOCKET_ENDS, is_given, take_if_given, why_not_ours
 from hfs.mounting.preflight import check_mountpoint, check_places
 
 
@@ -81,15 +82,15 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
             if (remedy := jobs.remedy_in_step(config.source)) is not None:
                 complain(f"{config.mountpoint}: {remedy}")
             tell_what_is_missing(config, config.mountpoint)
-            overlays.settle(config.mountpoint, config.io_mode)
+            settle_overlay(config.mountpoint, config.io_mode)
             if verbose:
                 tell_parts(config.mountpoint)
-            _mention_working_directory(config.mountpoint)
+            mention_working_directory(config.mountpoint)
             return
         given, config, origins = take_if_given(config, origins)
 
     # With --peers mpi this is what mpirun has started, and the daemon, its child, is the rank.
-    code = "import sys; from hfs.cli.mount import settled; settled(*sys.argv[1:])"
+    code = "import sys; from hfs.cli.mount_notes import settled; settled(*sys.argv[1:])"
     when_mounted = ["-c", code, config.mountpoint, config.io_mode, "verbose" if verbose else ""]
     is_told = verbose or config.io_mode == "overlay"
     mounting.stay(config, origins, when_mounted if is_told else [], given)
@@ -115,7 +116,7 @@ def _take_over(config: Config, origins: dict[str, str]) -> None:
     pid = mounting.take_over(config, origins)
     complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
     tell_what_is_missing(config, config.mountpoint)
-    overlays.settle(config.mountpoint, config.io_mode)
+    settle_overlay(config.mountpoint, config.io_mode)
 
 
 def _start_for_job(config: Config, origins: dict[str, str], job: str) -> None:
@@ -164,40 +165,63 @@ def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
     return False
 
 
-def parts(status: Mapping[str, Any]) -> list[str]:
-    """A line for each part that makes reads fast: what holds in this mount, or why it does not."""
-    io_mode, kernel = status.get("io_mode", {}), status.get("kernel", {})
-    lines = [f"io mode: {io_mode.get('mode')} ({io_mode.get('reason')})"]
-    lines += [f"{name}: {io_mode.get(name)}" for name in ("passthrough", "stateless", "extension")]
-    lines.append(f"overlays: {overlays.line(status)}")
-    for name, figure, unit in (("readahead", "read_ahead_kb", " KiB"), ("background requests", "max_background", "")):
-        value = kernel.get(figure)
-        lines.append(f"{name}: {value}{unit}" if value is not None else f"{name}: as the kernel has it")
-    return lines + list(kernel.get("notes", []))
+@click.command(cls=Command, examples=["hfs umount /data"])
+@click.argument("mountpoint", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
+@click.option("-l", "--lazy", is_flag=True, help="Take it away now; it ends when its last user has gone.")
+@click.option("--job", metavar="ID", help="For an epilog: this job uses MOUNTPOINT, or else any mount, no more.")
+def umount(mountpoint: str | None, lazy: bool, job: str | None) -> None:
+    """Unmount MOUNTPOINT and wait until its daemon has ended.
 
-
-def settled(mountpoint: str, io_mode: str, verbose: str) -> None:
-    """A mount in the foreground answers."""
-    overlays.settle(mountpoint, io_mode)
-    if verbose:
-        tell_parts(mountpoint)
-
-
-def tell_parts(mountpoint: str) -> None:
-    """Say on stderr how files are read in this mount."""
-    try:
-        status = target_of(mountpoint).client.status()
-    except HfsError as error:  # mounted it is all the same
-        complain(f"no figures: {error}")
+    Where other commands, sessions or jobs have joined the mount it stays until the last of them has ended.
+    """
+    if mountpoint is None and not job:
+        raise ConfigError("give MOUNTPOINT; hfs status lists the mounts")
+    place = None if mountpoint is None else mountinfo.canonical(mountpoint)
+    if place is not None and mountinfo.at(place) is None and (given := keeper.of_given(place)) is not None:
+        raise MountError(why_not_ours(place, given.pid))
+    os.chdir("/")  # we may stand in it ourselves
+    if job:
+        for released in jobs.release_job(job, place, wait=not lazy):
+            complain(released)
         return
-    complain(*parts(status))
-
-
-def _mention_working_directory(mountpoint: str) -> None:
-    """A shell that stands in MOUNTPOINT stands in the directory below the mount."""
+    assert place is not None
     try:
-        here = os.getcwd()
-    except OSError:
+        mounting.unmount(place, lazy=lazy)
+    except mounting.StillHeld as held:
+        complain_of(held)
+
+
+@click.command("fd-mount", cls=Command, examples=["hfs fd-mount /data --socket /run/hfs/data.sock --user 65534"])
+@click.argument("mountpoint", type=click.UNPROCESSED)
+@click.option("--socket", "path", required=True, metavar="PATH", help="Where the connection is given: *.sock.")
+@click.option("--user", required=True, metavar="UID[:GID]", help="Who may have it, and owns the mount.")
+@click.option("--owner-only", is_flag=True, help="Nobody else may enter the mount.")
+@click.option("--noexec", is_flag=True, help="Programs in the mount cannot be executed.")
+def fd_mount(mountpoint: str, path: str, user: str, owner_only: bool, noexec: bool) -> None:
+    """Mount at MOUNTPOINT, as root, for a process without rights.
+
+    That process is hfs mount SOURCE PATH, run by user UID: it is given the connection and serves the mount. When it
+    has ended the mount stays, dead, and the next that comes gets a new one on top. Stays in the foreground; SIGTERM
+    takes the mounts away and ends it.
+    """
+    from hfs.mounting.offering import MountOffer, check, give_connections
+
+    uid, gid = _ids(user)
+    if not path.endswith(SOCKET_ENDS):
+        raise ConfigError(f"--socket {path}: hfs mount knows it by its name; let that end in {SOCKET_ENDS}")
+    offer = MountOffer(
+        mountinfo.canonical(mountpoint), os.path.abspath(path), uid, gid, allow_other=not owner_only, noexec=noexec
+    )
+    check(offer)
+    try:
+        with hold():
+            give_connections(offer, complain)
+    except KeyboardInterrupt:
         return
-    if here == mountpoint or here.startswith(mountpoint.rstrip("/") + "/"):
-        complain(f'your shell still stands in the directory below the mount; go in: cd "{here}"')
+
+
+def _ids(user: str) -> tuple[int, int]:
+    uid, _, gid = user.partition(":")
+    if not uid.isdecimal() or not (gid or "0").isdecimal():
+        raise ConfigError(f"--user {user}: not a number, or two; give UID or UID:GID")
+    return int(uid), int(gid or uid)

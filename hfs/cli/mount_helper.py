@@ -54,8 +54,8 @@ def helper(
         raise ConfigError(f"-t {type_}: only {TYPE} is mounted by mount.fuse.hfs")
     if namespace is not None:
         raise ConfigError(f"-N {namespace}: not possible; enter it: nsenter --mount={namespace} hfs mount ...")
+    from hfs.cli.config import load_config
     from hfs.cli.mount import mount
-    from hfs.cli.mount_options import load_config
 
     words = ["-o", _without_rw(options)] if options else []
     if fake:

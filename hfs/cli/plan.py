@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
+from rich.markup import escape
+from rich.table import Table
 
+from hfs.cli import figures, pictures, render
 from hfs.cli.command import Command
+from hfs.cli.pictures import TITLES
 from hfs.cli.shared import complain
 from hfs.mountd.core.config.key import parse_size
 from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
+from hfs.policies.cluster.cost_model import WAYS, expected_imbalance, imbalance
 
 _NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 _STEP_SAMPLES = 128
@@ -69,8 +74,6 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
     --preprocess-rate and --local-rate of one node.
     """
     if plot is not None:
-        from hfs.cli import pictures
-
         pictures.check(plot)
     counts = nodes_of(nodes)
     if imbalance:
@@ -82,13 +85,9 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
     if as_json:
         click.echo(json.dumps(found))
     else:
-        from hfs.cli.plan_tables import show
-
-        show(found)
+        _show(found)
     if plot is not None:
-        from hfs.cli.plan_plot import draw_epochs
-
-        draw_epochs(found, plot)
+        pictures.draw_epochs(found, plot)
 
 
 def _inputs(
@@ -220,9 +219,6 @@ def _simulate_imbalance(nodes: Sequence[int], step_samples: int | None, *, as_js
     figure 6). Raises ConfigError where that is more than fits in memory."""
     import numpy as np
 
-    from hfs.cli.plan_tables import show_imbalance
-    from hfs.policies.cluster.cost_model import expected_imbalance, imbalance
-
     rows: list[dict[str, Any]] = []
     for samples in _STEPS_OF_THE_PAPER if step_samples is None else (step_samples,):
         for count in nodes:
@@ -244,8 +240,71 @@ def _simulate_imbalance(nodes: Sequence[int], step_samples: int | None, *, as_js
     if as_json:
         click.echo(json.dumps({"steps": _IMBALANCE_STEPS, "imbalance": rows}))
     else:
-        show_imbalance(rows)
+        _show_imbalance(rows)
     if plot is not None:
-        from hfs.cli.plan_plot import draw_imbalance
+        pictures.draw_imbalance(rows, plot)
 
-        draw_imbalance(rows, plot)
+
+def _show(found: Mapping[str, Any]) -> None:
+    """Print what `hfs.planning.planning.epochs` has found."""
+    console = render.stdout()
+    console.print(_inputs_table(found["inputs"]))
+    table = _table("an epoch after the first", "nodes", "training", *(TITLES[way] for way in WAYS))
+    for row in found["epochs"]:
+        cells = [figures.duration(row["train_s"])]
+        for way in WAYS:
+            shown, waits = figures.duration(row[f"{way}_s"]), row[f"{way}_s"] > row["train_s"] * (1 + 1e-9)
+            cells.append(f"[yellow]{shown}[/yellow]" if waits else shown)
+        table.add_row(f"{row['nodes']:,}", *cells)
+    console.print(table)
+    # A table of its own: as rows of the one above, what they are called would leave its figures no room on 80 columns.
+    table = _table("on how many nodes", "", "training waits for data", "twice as many gain < 10 %")
+    for way in WAYS:
+        least: list[int | None] = [found["ways"][way][name] for name in ("waits_from", "gains_end")]
+        shown_least = ("never" if count is None else f"from {figures.count(count, 'node')}" for count in least)
+        table.add_row(TITLES[way], *shown_least)
+    console.print(table)
+
+
+def _inputs_table(inputs: Mapping[str, Any]) -> Table:
+    table = _table("inputs", "", "value", "", "")
+    sample_bytes = inputs["dataset_bytes"]["value"] / inputs["samples"]["value"]
+    table.add_row("data set", figures.size(inputs["dataset_bytes"]["value"]), "", inputs["dataset_bytes"]["origin"])
+    samples = inputs["samples"]
+    table.add_row("samples", f"{samples['value']:,.0f}", f"{figures.size(sample_bytes)} each", samples["origin"])
+    for name, meaning in RATES.items():
+        rate = inputs[f"{name}_rate"]
+        value = rate["value"]
+        shown = ("-", "") if value is None else (f"{value:,.6g} samples/s", f"{figures.size(value * sample_bytes)}/s")
+        note = f" ({rate['note']})" if rate["note"] else ""
+        table.add_row(meaning, *shown, escape(rate["origin"] + note))
+    cache, step = inputs["cache_bytes"], inputs["step_samples"]
+    note = f" ({cache['note']})" if cache["note"] else ""
+    table.add_row(
+        "cache of a node", "-" if cache["value"] is None else figures.size(cache["value"]), "", cache["origin"] + note
+    )
+    table.add_row("samples of a node in a step", f"{step['value']:,.0f}", "", step["origin"])
+    return table
+
+
+def _show_imbalance(rows: list[dict[str, Any]]) -> None:
+    """Print the rows of `hfs plan --imbalance`."""
+    columns = ("samples of a node", "nodes", "median", "half of all", "estimate")
+    table = _table("share of a global batch that moves for balance", *columns)
+    for row in rows:
+        table.add_row(
+            f"{row['step_samples']:,}",
+            f"{row['nodes']:,}",
+            f"{row['median']:.2%}",
+            f"{row['quartile_1']:.2%} to {row['quartile_3']:.2%}",
+            f"{row['estimate']:.2%}",
+        )
+    render.stdout().print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Figures stand to the right, except in the first column and one without a title at the end."""
+    table = render.new_table(title, *columns)
+    for column in table.columns[1 : -1 if columns[-1] == "" else None]:
+        column.justify = "right"
+    return table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -16,7 +16,8 @@ import click
 import msgspec
 
 from hfs.cli.command import Stopped
-from hfs.cli.shared import complain
+from hfs.cli.exit_codes import DONE, PARTLY
+from hfs.cli.shared import MountTarget, complain
 from hfs.mountd.core.printable import printable
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
@@ -106,22 +107,12 @@ class Reporter:
         self.progress([(shown(fault.path), fault) for fault in result.faults])
 
     def _take(self, part: Progress) -> None:
-        before = self._before
-
-        def total(earlier: int | None, now: int | None) -> int | None:
-            return None if now is None else (earlier or 0) + now
-
-        self.total = Progress(
-            files=before.files + part.files,
-            bytes=before.bytes + part.bytes,
-            failed=before.failed + part.failed,
-            skipped=before.skipped + part.skipped,
-            files_total=total(before.files_total, part.files_total),
-            bytes_total=total(before.bytes_total, part.bytes_total),
-            walking=part.walking,
-            room_bytes=part.room_bytes,
-            free_bytes=part.free_bytes,
-        )
+        sums = {
+            name: (getattr(self._before, name) or 0) + now
+            for name in _FIGURES
+            if (now := getattr(part, name)) is not None  # of totals that are not known yet
+        }
+        self.total = msgspec.structs.replace(part, **sums)
 
     @property
     def elapsed_s(self) -> float:
@@ -233,11 +224,10 @@ class BarReporter(Reporter):
             )
 
     def does_not_fit(self, what: str, room_bytes: int, free_bytes: int, *, is_all: bool) -> None:
-        from hfs.cli.cache_estimate import wanted
         from hfs.cli.figures import size
 
         if is_all:
-            complain(f"{what}: {wanted(room_bytes, room_bytes, free_bytes)}")
+            complain(f"{what}: {_wanted(room_bytes, room_bytes, free_bytes)}")
         else:
             complain(f"{what}: needs more than {size(room_bytes)}, {size(free_bytes)} fit")
 
@@ -292,6 +282,57 @@ def under_bar(work: Iterable[_Item], number: int, what: str, to_do: str, stopped
         except KeyboardInterrupt:
             raise Stopped(f"at least {len(found):,} of {count(number, what)} {stopped}") from None
         return found
+
+
+def _wanted(missing_bytes: int, room_bytes: int, free_bytes: int) -> str:
+    """What a warm needs, and whether that fits."""
+    from hfs.cli.figures import size
+
+    if not missing_bytes:
+        return "nothing to read"
+    if room_bytes <= free_bytes:
+        return f"needs {size(missing_bytes)}, all of it fits"
+    return f"needs {size(room_bytes)}, {size(free_bytes)} fit: stops at {free_bytes / room_bytes:.0%}"
+
+
+def tell_estimates(targets: Sequence[MountTarget], *, as_json: bool) -> int:
+    """A line or a JSON object for each. The exit code: PARTLY where it would not all fit, or a path failed."""
+    code = DONE
+    for target in targets:
+
+        def news(part: Progress | Rows, target: MountTarget = target) -> None:
+            for fault in part.faults if isinstance(part, Progress) else []:
+                complain(f"{target.shown(fault.path)}: {fault.message}")
+
+        result = target.client.estimate(target.paths, news)
+        for fault in result.faults:
+            complain(f"{target.shown(fault.path)}: {fault.message}")
+        missing_bytes, room_bytes, free_bytes = (
+            int(result.detail[name]) for name in ("missing_bytes", "room_bytes", "free_bytes")
+        )
+        if result.failed or room_bytes > free_bytes:
+            code = PARTLY
+        if as_json:
+            figures = {"files": result.files, "bytes": result.bytes, "staged": result.skipped, "failed": result.failed}
+            click.echo(json.dumps({"mountpoint": target.mountpoint, **figures, **result.detail}))
+            continue
+        from hfs.cli.figures import count, duration, size
+
+        files = f"{count(result.files, 'file')} of {size(result.bytes)}"
+        text = f"{target.mountpoint}: {files}, {result.skipped:,} of them staged; "
+        text += _wanted(missing_bytes, room_bytes, free_bytes)
+        seconds = result.detail.get("seconds")
+        if missing_bytes and seconds is not None:
+            text += f", about {duration(_rounded(float(seconds)))}"
+        click.echo(printable(text))
+    return code
+
+
+def _rounded(seconds: float) -> float:
+    """It is no better known."""
+    if seconds < 60:
+        return float(f"{seconds:.2g}")
+    return round(seconds / 10) * 10 if seconds < 600 else round(seconds, -2)
 
 
 class ListPrinter:

@@ -16,9 +16,9 @@ import click
 import msgspec
 
 from hfs.cli.command import Command, said
+from hfs.cli.config import load_config, mount_flags, prepared, without_stale
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
-from hfs.cli.metrics import tell_what_is_missing
-from hfs.cli.mount_options import load_config, mount_flags, prepared, without_stale
+from hfs.cli.mount_notes import tell_what_is_missing
 from hfs.cli.shared import complain, complain_of, hold
 from hfs.client.client import Client, find_socket
 from hfs.mountd.core.config import Config

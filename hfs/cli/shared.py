@@ -1,6 +1,6 @@
 """What several commands share: messages, and finding the mount that a path means.
 
-Nothing here prints to stdout, nor imports what only commands that mount need (`mount_options`): `hfs status` must
+Nothing here prints to stdout, nor imports what only commands that mount need (`config`): `hfs status` must
 answer at once.
 """
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.core.printable import printable
@@ -24,6 +23,8 @@ from hfs.mounting import mountinfo
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from hfs.mounting.keeper import FoundKeeper
 
 _PLAIN = re.compile(r"[\w./+-]+")
 """What no shell reads anything else in."""
@@ -123,7 +124,7 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
             mount = mountinfo.enclosing(place, table)
             inside = mount is not None and mount.may_be_hfs
             mountpoint, part = (mount.mountpoint, mount.part) if mount is not None else ("", "")
-            if not inside and (given := given_mounts.named(place)) is not None:
+            if not inside and (given := _of_given(place)) is not None:
                 inside, mountpoint, part = True, given.name, ""
                 found.setdefault(mountpoint, MountTarget(mountpoint, Client(given.control()), []))
         if not inside:
@@ -135,6 +136,12 @@ def targets_of(paths: Iterable[str], control: str | None = None) -> list[MountTa
     return list(found.values())
 
 
+def _of_given(place: str) -> FoundKeeper | None:
+    from hfs.mounting import keeper  # a usual mount needs none
+
+    return keeper.of_given(place)
+
+
 def _not_in_a_mount(place: str) -> str:
     if mountinfo.lies_in_overlay(place):
         return "in an overlay over a mount that is not seen here: give its path where it is"
@@ -144,9 +151,11 @@ def _not_in_a_mount(place: str) -> str:
 def sole_mount(argument: str = "MOUNT") -> str:
     """The mountpoint that a command means when none was given: the only one of ours; where we have none, of those that
     others let us into, and root into all. Raises ConfigError if it is not alone; `argument` names it."""
+    from hfs.mounting import keeper
+
     mounts, uid = mountinfo.hfs_mounts(), os.geteuid()
     found = [mount.mountpoint for mount in mounts if mount.owner_uid in {None, uid}]
-    found += [given.name for given in given_mounts.served_mounts() if given.seen_at not in found]
+    found += [given.name for given in keeper.of_given_mounts() if given.seen_at not in found]
     found = found or [mount.mountpoint for mount in mounts if uid == 0 or mount.is_for_others]
     if len(found) == 1:
         return found[0]

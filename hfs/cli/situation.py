@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from hfs.mountd.supervisor.table import overlay_lies_at
 from hfs.policies.diagnosis.situation import MOMENT_S, Situation
 
 
@@ -70,6 +71,11 @@ def in_memory(status: Mapping[str, Any]) -> float | None:
     sample = (status.get("page_cache") or {}).get("staged") or {}
     resident_bytes, sampled_bytes = sample.get("resident_bytes"), sample.get("sampled_bytes")
     return None if resident_bytes is None or not sampled_bytes else resident_bytes / sampled_bytes
+
+
+def is_covered(status: Mapping[str, Any]) -> bool:
+    """Whether an overlay lies over the mount here, where we see it."""
+    return bool(status.get("mountpoint")) and overlay_lies_at(str(status["mountpoint"]))
 
 
 def _lives(pid: int) -> bool:

@@ -1,4 +1,5 @@
-"""`hfs status [MOUNT]`: what a mount's daemon does, or the list of all mounts of hfs."""
+"""`hfs status [MOUNT]`: what a mount's daemon does, or the list of all mounts of hfs. And `hfs why [MOUNT]`: the one
+cause for which jobs wait most, and the one change to make."""
 
 from __future__ import annotations
 
@@ -6,21 +7,24 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hfs.cli.command import Command
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
-from hfs.client import given_mounts
 from hfs.client.client import Client, find_socket
-from hfs.client.given_mounts import ServedMount
+from hfs.client.control_socket import Address
 from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mountd.core.printable import printable
 from hfs.mounting import mountinfo, probe
 from hfs.mounting.mountinfo import Mount
+
+if TYPE_CHECKING:
+    from hfs.mounting.keeper import FoundKeeper
 
 _AGAIN_S = 0.2
 _AT_ONCE = 16
@@ -85,10 +89,9 @@ def status(
         click.echo(json.dumps(found))
     elif plot is not None:
         from hfs.cli import pictures
-        from hfs.cli.traffic_plot import draw
 
         pictures.check(plot)
-        draw(client.history(), f"{found['mountpoint']}", plot)
+        pictures.draw_traffic(client.history(), f"{found['mountpoint']}", plot)
     elif everything:
         _print_all(found)
     elif watch:
@@ -97,6 +100,36 @@ def status(
         from hfs.cli.status_screen import screen
 
         click.echo("\n".join(screen(found)))
+
+
+@click.command(cls=Command, examples=["hfs why /data"])
+@click.argument("mount", required=False, type=click.UNPROCESSED, shell_complete=complete_mounts)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with all causes that were found.")
+@click.option("--all", "everything", is_flag=True, help="All causes, the most expensive first.")
+@control_option
+def why(mount: str | None, as_json: bool, everything: bool, control: str | None) -> None:
+    """Say why jobs that read from the mount that MOUNT lies in wait, and what to change. Default: the only mount.
+
+    Looks at the last minute, and at the last epochs that learners have told of. Says "nothing" where nothing is worth
+    a change, or nothing is proven.
+    """
+    from hfs.cli.situation import situation_of
+    from hfs.policies.diagnosis.causes import WORTH, found, nothing
+
+    client = Client(control) if control is not None else target_of(mount or sole_mount()).client
+    situation = situation_of(client.status(page_cache=True))
+    findings = found(situation)
+    if as_json:
+        click.echo(json.dumps({"causes": [finding._asdict() for finding in findings]}))
+        return
+    if not findings:
+        click.echo(f"nothing: {nothing(situation) or 'jobs do not wait for their data'}")
+    for finding in findings if everything else findings[:1]:
+        # What is worth just naming, or all of the time, was not measured: it is there to put causes in their order.
+        share = f" (about {finding.cost:.0%} of the time)" if WORTH < finding.cost < 1 else ""
+        click.echo(printable(finding.what) + share)
+        click.echo(f"  seen: {printable(finding.evidence)}")
+        click.echo(f"  change: {printable(finding.remedy)}")
 
 
 def _see_that_it_is_ready(found: dict[str, Any]) -> None:
@@ -179,10 +212,10 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
     from hfs.cli.figures import figure
     from hfs.cli.render import new_table, stdout
 
-    names = list(dict.fromkeys(name for node in nodes for name in node.get("figures", {})))
+    names = list(dict.fromkeys(name for node in nodes for name in (node.get("figures") or {})))
     table = new_table("", "node", *(name.replace("_", " ") for name in names))
     for node in nodes:
-        figures = node.get("figures", {})
+        figures = node.get("figures") or {}
         shown = [figure(name if name.startswith("peer_") else "bytes", figures.get(name)) for name in names]
         table.add_row(
             escape(printable(node["node"])), *(shown if figures else [escape(printable(node.get("error", "")))])
@@ -193,6 +226,8 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
 def _list_mounts(*, as_json: bool) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
+    from hfs.mounting import keeper
+
     mounts = mountinfo.hfs_mounts()
     places = {mount.mountpoint for mount in mounts}
     in_turn = mountinfo.in_fair_order(mounts)
@@ -200,7 +235,7 @@ def _list_mounts(*, as_json: bool) -> int:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         found = dict(zip(in_turn, threads.map(partial(_row, until_s), in_turn), strict=True))
     rows = [found[mount] for mount in mounts]
-    rows += [_given_row(given) for given in given_mounts.served_mounts() if given.seen_at not in places]
+    rows += [_given_row(given) for given in keeper.of_given_mounts() if given.seen_at not in places]
     if as_json:
         click.echo(json.dumps({"mounts": rows}))
     elif not rows:
@@ -214,7 +249,6 @@ def _list_mounts(*, as_json: bool) -> int:
 
 def _row(until_s: float, mount: Mount) -> dict[str, Any]:
     """`until_s`: one of another user is waited for no longer."""
-    row: dict[str, Any] = {"mountpoint": mount.mountpoint, "source": mount.source.removeprefix("hfs#")}
 
     def limit_s() -> float:
         left_s = until_s - time.monotonic() if mount.is_of_others else _LIST_LIMIT_S
@@ -222,25 +256,23 @@ def _row(until_s: float, mount: Mount) -> dict[str, Any]:
             raise MountError(f"not asked: the mounts of other users have {_OTHERS_S:g} s together")
         return min(left_s, _LIST_LIMIT_S)
 
-    try:
-        client = Client(find_socket(mount.mountpoint, limit_s=limit_s()))
-        row["pid"] = client.pid(limit_s())
-        row["staged"] = client.status(limit_s()).get("staged")
-        row["answers"] = True
-    except HfsError as error:
-        row["answers"] = False
-        row["error"] = str(error)
-    return row
+    row = {"mountpoint": mount.mountpoint, "source": mount.source.removeprefix("hfs#")}
+    return _answered(row, lambda: find_socket(mount.mountpoint, limit_s=limit_s()), limit_s)
 
 
-def _given_row(given: ServedMount) -> dict[str, Any]:
+def _given_row(given: FoundKeeper) -> dict[str, Any]:
     """Of a mount that somebody else has made, which is not seen here, or not known by its type."""
-    row: dict[str, Any] = {"mountpoint": given.seen_at or given.name, "source": given.source, "pid": given.keeper.pid}
+    row = {"mountpoint": given.seen_at or given.name, "source": given.config.get("source"), "pid": given.pid}
+    return _answered(row, given.control, lambda: _LIST_LIMIT_S)
+
+
+def _answered(row: dict[str, Any], address: Callable[[], Address], limit_s: Callable[[], float]) -> dict[str, Any]:
+    """With what its daemon says, or why it does not."""
     try:
-        client = Client(given.control())
-        row["pid"], row["staged"], row["answers"] = client.pid(), client.status(_LIST_LIMIT_S).get("staged"), True
+        client = Client(address())
+        row |= {"pid": client.pid(limit_s()), "staged": client.status(limit_s()).get("staged"), "answers": True}
     except HfsError as error:
-        row["answers"], row["error"] = False, str(error)
+        row |= {"answers": False, "error": str(error)}
     return row
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hfs.cli.figures import count, duration, size
-from hfs.cli.overlays import is_in_force
-from hfs.cli.situation import in_memory, of_learner, situation_of
+from hfs.cli.situation import in_memory, is_covered, of_learner, situation_of
 from hfs.mountd.core.printable import printable
 from hfs.policies.diagnosis.causes import found, nothing, waits_for
 
@@ -67,7 +66,7 @@ def _line(label: str, text: str) -> str:
 
 def _head(status: Mapping[str, Any]) -> Iterator[str]:
     source = (status.get("source") or {}).get("path") or ""
-    mode = (status.get("io_mode") or {}).get("mode", "") + (", overlay" if is_in_force(status) else "")
+    mode = (status.get("io_mode") or {}).get("mode", "") + (", overlay" if is_covered(status) else "")
     since = duration(status.get("uptime_s") or 0)
     what = f"{status.get('mountpoint', '')}  of {source}" if source else str(status.get("mountpoint", ""))
     yield f"{what}  (process {status.get('pid', '?')}, up {since}, I/O mode {mode or '?'})"

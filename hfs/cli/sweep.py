@@ -8,13 +8,12 @@ from collections.abc import Iterator
 import click
 
 from hfs.cli.command import Command
+from hfs.cli.config import load_config
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
-from hfs.cli.mount_options import load_config
 from hfs.cli.shared import complain
 from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.mountd.core.printable import printable
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import Swept
+from hfs.sweeping import Swept, TimeForOthers
 
 _USER_S, _OTHERS_S = 10.0, 30.0
 """What is done for other users: for one, for all. The epilog gives a minute."""

@@ -1,14 +1,13 @@
 """What a daemon or a keeper says, looked at before a command uses it: it may be another user's, and say what it likes.
 
-`check` sees that what commands read has the types by which they read it, and that the whole is a small tree of plain
+`check` sees that what commands read is of the kind as which they read it, and that the whole is a small tree of plain
 values. What they do not know is passed over and kept: a newer daemon may say more. Standard library and msgspec only.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -20,251 +19,107 @@ _MOST_VALUES = 1_000_000
 _LONGEST = 65536
 """Of a text; a path has 4096 bytes."""
 _SHOWN = 200
-_CONVERTING = threading.Lock()
-"""At its first use msgspec looks a type up, and two threads that do so at once end the process: SIGSEGV."""
+
+Kind = str | list[Any] | dict[str, Any]
+"""A name of `_PLAIN`, where "?" says that it may be null; or [kind], a list of such; or a map by names: "*" stands for
+all of them, "!" behind one says that it must be there. A field of a map may be null in place of a map or a list."""
+
+_PLAIN: dict[str, tuple[type, ...]] = {"number": (int, float), "whole": (int,), "text": (str,), "flag": (bool,)}
 
 
 class Nonsense(HfsError):
     """It is not what was asked for."""
 
 
-class _Epoch(TypedDict, total=False):
-    epoch: float | None
-    batches: int | None
-    workers: int | None
-    cores: int | None
-    exposed_s: float | None
-    compute_s: float | None
-    other_s: float | None
-    source_wait_s: float | None
-    daemon_cpu_s: float | None
+def _are(kind: Kind, names: str) -> dict[str, Any]:
+    """Fields of one kind."""
+    return dict.fromkeys(names.split(), kind)
 
 
-class _Learner(TypedDict, total=False):
-    name: str | None
-    job: str | None
-    rank: int
-    world: int
-    pid: int | None
-    epoch: float | None
-    position: int
-    total: int | None
-    staged_share: float | None
-    eta_s: float | None
-    rate: float | None
-    ahead_bytes: float | None
-    epochs: list[_Epoch] | None
+_EPOCH = {
+    **_are("number?", "epoch exposed_s compute_s other_s source_wait_s daemon_cpu_s"),
+    **_are("whole?", "batches workers cores"),
+}
+_LEARNER = {
+    **_are("text?", "name job"),
+    **_are("whole", "rank world position"),
+    **_are("whole?", "pid total"),
+    **_are("number?", "epoch staged_share eta_s rate ahead_bytes"),
+    "epochs": [_EPOCH],
+}
+_LAYOUT = {"digest": "text", **_are("whole", "files missing")}
+_READ = {
+    **_are("number", "read_bytes! source_bytes! peer_bytes passed_bytes memory_bytes"),
+    **_are("number", "seconds source_wait_s loop_s cpu_s core_wait_s yielded_s"),
+    "is_at_least": "flag",
+}
+_SAMPLE = {"sampled_files": "whole", "sampled_bytes": "number", "resident_bytes": "number?"}
+
+ToldStatus: Kind = {
+    **_are("whole", "pid"),
+    **_are("text", "mountpoint"),
+    **_are("number", "source_wait_s"),
+    **_are("number?", "uptime_s"),
+    **_are("whole?", "stale_served"),
+    "keeper": {**_are("whole?", "pid"), "restarts": "whole", **_are("text?", "last_end reason")},
+    "traffic": {**_READ, "minute": _READ},
+    "io_mode": {"mode": "text", "reason": "text?", "faster_if_reopened": "number"},
+    "by_kernel": {"overlays": "flag", "look_ups": "whole", "bytes": "number"},
+    "page_cache": {**_SAMPLE, "staged": _SAMPLE},
+    "source": {
+        **_are("text?", "path failure"),
+        **_are("number", "large_reads large_reads_ordered absolute_links"),
+        "errors": "whole",
+    },
+    "staged": {
+        "files": "whole",
+        **_are("number", "bytes room_bytes pinned_bytes"),
+        "capacity_bytes": "number?",
+        "state": "text",
+        **_are("text?", "last_error full_because"),
+    },
+    "hints": {"learners": [_LEARNER], "past": [_LEARNER], "layouts": [_LAYOUT]},
+    "readers": [{"command!": "text", **_are("whole", "pid! reads!"), "bytes!": "number"}],
+    **_are({"*": "number"}, "read_bytes evicted"),
+    **_are({"*": "whole"}, "faults background_faults"),
+    "kernel": {"notes": ["text"]},
+    "monitoring": _are("text?", "address error file file_error"),
+    "config": {"*": {"origin": "text"}},
+    "counters": {"*": {"value": "number", "meaning": "text"}},
+}
+"""The object of `hfs status --json`, as far as commands know it."""
+
+ToldByKeeper: Kind = {
+    "pid": "whole",
+    **_are("text?", "mountpoint device refusing log_file"),
+    **_are("flag", "given ending"),
+    "identity": ["whole"],
+    "config": {},
+    "held_by": [{"pid": "whole?", "command": "text?", "session": "flag", "job": "text"}],
+}
+"""What a keeper answers to "status"."""
+
+ToldNodes: Kind = {"nodes!": [{"node!": "text", "figures": {"*": "number?"}, "error": "text"}]}
+"""The answer to `protocol.Cluster`."""
+
+ToldLooks: Kind = {
+    "looks!": [_are("number", "ago_s! read_bytes! source_bytes! peer_bytes! staged_bytes! source_wait_s!")]
+}
+"""The answer to `protocol.History`."""
+
+ToldCounts: Kind = {**_are("whole", "pinned_files held_files held_bytes"), "holders": ["whole"]}
+"""What `protocol.Warm` and `Evict` may add to their figures."""
+
+ToldEstimate: Kind = {**_are("whole", "missing_bytes! room_bytes! free_bytes!"), "seconds": "number?"}
+"""What `protocol.Estimate` adds to its figures."""
 
 
-class _Layout(TypedDict, total=False):
-    digest: str
-    files: int
-    missing: int
-
-
-class _Hints(TypedDict, total=False):
-    learners: list[_Learner] | None
-    past: list[_Learner] | None
-    layouts: list[_Layout] | None
-
-
-class _Read(TypedDict, total=False):
-    seconds: float
-    read_bytes: Required[float]
-    source_bytes: Required[float]
-    peer_bytes: float
-    passed_bytes: float
-    memory_bytes: float
-    source_wait_s: float
-    loop_s: float
-    cpu_s: float
-    core_wait_s: float
-    yielded_s: float
-    is_at_least: bool
-
-
-class _Traffic(_Read, total=False):
-    minute: _Read | None
-
-
-class _Source(TypedDict, total=False):
-    path: str | None
-    large_reads: float
-    large_reads_ordered: float
-    absolute_links: float
-    errors: int
-    failure: str | None
-
-
-class _Staged(TypedDict, total=False):
-    files: int
-    bytes: float
-    capacity_bytes: float | None
-    room_bytes: float
-    pinned_bytes: float
-    state: str
-    last_error: str | None
-    full_because: str | None
-
-
-class _IoMode(TypedDict, total=False):
-    mode: str
-    reason: str | None
-    faster_if_reopened: float
-
-
-class _ByKernel(TypedDict, total=False):
-    overlays: bool
-    look_ups: int
-    bytes: float
-
-
-class _Sample(TypedDict, total=False):
-    sampled_files: int
-    sampled_bytes: float
-    resident_bytes: float | None
-
-
-class _PageCache(_Sample, total=False):
-    staged: _Sample
-
-
-class _Reader(TypedDict):
-    command: str
-    pid: int
-    reads: int
-    bytes: float
-
-
-class _Keeper(TypedDict, total=False):
-    pid: int | None
-    restarts: int
-    last_end: str | None
-    reason: str | None
-
-
-class _Monitoring(TypedDict, total=False):
-    address: str | None
-    error: str | None
-    file: str | None
-    file_error: str | None
-
-
-class _Kernel(TypedDict, total=False):
-    notes: list[str]
-
-
-class _Setting(TypedDict, total=False):
-    value: Any
-    origin: str
-
-
-class _Counter(TypedDict, total=False):
-    value: float
-    meaning: str
-
-
-class ToldStatus(TypedDict, total=False):
-    """The object of `hfs status --json`, as far as commands know it."""
-
-    pid: int
-    mountpoint: str
-    uptime_s: float | None
-    keeper: _Keeper | None
-    traffic: _Traffic | None
-    io_mode: _IoMode | None
-    by_kernel: _ByKernel | None
-    page_cache: _PageCache | None
-    source: _Source | None
-    staged: _Staged | None
-    hints: _Hints | None
-    readers: list[_Reader] | None
-    read_bytes: dict[str, float] | None
-    source_wait_s: float
-    faults: dict[str, int] | None
-    background_faults: dict[str, int] | None
-    evicted: dict[str, float] | None
-    stale_served: int | None
-    kernel: _Kernel | None
-    monitoring: _Monitoring | None
-    config: dict[str, _Setting] | None
-    counters: dict[str, _Counter] | None
-
-
-class _Holder(TypedDict, total=False):
-    pid: int | None
-    command: str | None
-    session: bool
-    job: str
-
-
-class ToldByKeeper(TypedDict, total=False):
-    """What a keeper answers to "status"."""
-
-    pid: int
-    mountpoint: str | None
-    device: str | None
-    given: bool
-    identity: list[int] | None
-    refusing: str | None
-    log_file: str | None
-    config: dict[str, Any]
-    held_by: list[_Holder]
-    ending: bool
-
-
-class _ClusterNode(TypedDict):
-    node: str
-    figures: NotRequired[dict[str, float | None]]
-    error: NotRequired[str]
-
-
-class ToldNodes(TypedDict):
-    """The answer to `protocol.Cluster`."""
-
-    nodes: list[_ClusterNode]
-
-
-class _Look(TypedDict):
-    ago_s: float
-    read_bytes: float
-    source_bytes: float
-    peer_bytes: float
-    staged_bytes: float
-    source_wait_s: float
-
-
-class ToldLooks(TypedDict):
-    """The answer to `protocol.History`."""
-
-    looks: list[_Look]
-
-
-class ToldCounts(TypedDict, total=False):
-    """What `protocol.Warm` and `Evict` may add to their figures."""
-
-    pinned_files: int
-    held_files: int
-    held_bytes: int
-    holders: list[int]
-
-
-class ToldEstimate(TypedDict):
-    """What `protocol.Estimate` adds to its figures."""
-
-    missing_bytes: int
-    room_bytes: int
-    free_bytes: int
-    seconds: NotRequired[float | None]
-
-
-def check(told: object, kind: Any) -> None:  # noqa: ANN401 - a type, as msgspec takes it
+def check(told: object, kind: Kind) -> None:
     """Raises Nonsense."""
     try:
         _see_that_it_is_plain(told)
-        with _CONVERTING:
-            msgspec.convert(told, kind)
-    except (msgspec.ValidationError, RecursionError, ValueError) as error:
+        _see_that_it_is(kind, told, "it")
+    except (TypeError, ValueError) as error:
         raise Nonsense(f"what it says makes no sense: {printable(str(error))[:_SHOWN]}") from None
 
 
@@ -274,6 +129,35 @@ def decode_json(data: bytes | bytearray) -> object:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _see_that_it_is(kind: Kind, value: Any, name: str) -> None:  # noqa: ANN401 - of a tree that is plain
+    """Raises ValueError."""
+    if isinstance(kind, str):
+        plain = kind.removesuffix("?")
+        if value is None and plain != kind:
+            return
+        if not isinstance(value, _PLAIN[plain]) or isinstance(value, bool) != (plain == "flag"):
+            raise ValueError(f"{name} is no {plain}")
+    elif isinstance(kind, list):
+        if not isinstance(value, list):
+            raise TypeError(f"{name} is no list")
+        for each in value:
+            _see_that_it_is(kind[0], each, name)
+    else:
+        _see_that_it_is_a_map(kind, value, name)
+
+
+def _see_that_it_is_a_map(kind: dict[str, Any], value: Any, name: str) -> None:  # noqa: ANN401 - as above
+    if not isinstance(value, dict):
+        raise TypeError(f"{name} is no map")
+    for key, of in (dict.fromkeys(value, kind["*"]) if "*" in kind else kind).items():
+        must, key = key.endswith("!"), key.removesuffix("!")
+        if key not in value:
+            if must:
+                raise ValueError(f"{name} lacks {key}")
+        elif value[key] is not None or isinstance(of, str) or must or "*" in kind:
+            _see_that_it_is(of, value[key], key)
 
 
 def _see_that_it_is_plain(told: object) -> None:
@@ -286,6 +170,8 @@ def _see_that_it_is_plain(told: object) -> None:
         below: list[object] = []
         for value in layer:
             if isinstance(value, dict):
+                if not all(isinstance(key, str) for key in value):
+                    raise ValueError("a name that is no text")
                 below += value.keys()
                 below += value.values()
             elif isinstance(value, list):

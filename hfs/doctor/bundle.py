@@ -30,7 +30,7 @@ from hfs.mountd.core.memory import available_bytes, groups_of
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.taking_away import owner_of
-from hfs.mounting.time_for_others import TimeForOthers
+from hfs.sweeping import TimeForOthers
 
 _FILE_BYTES = 1 << 20
 _LOG_BYTES = 1 << 19
@@ -175,7 +175,7 @@ class Collector:
         except HfsError as error:
             yield "status.json", _json({"error": self._shown(str(error))})
         else:
-            log_file = str((status.get("config", {}).get("log-file") or {}).get("value") or log_file)
+            log_file = str(((status.get("config") or {}).get("log-file") or {}).get("value") or log_file)
             yield "status.json", _json(self._figures(status))
         if kept is not None:
             yield "keeper.json", _json(self._figures({"pid": kept.pid, **kept.status}))

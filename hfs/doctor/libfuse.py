@@ -16,7 +16,7 @@ from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.fuse import io_mode_missing
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.core.errors import MountError
-from hfs.mounting import daemon_part, own_process
+from hfs.mounting import own_process
 
 _LOAD_S = 60.0
 """Python, trio and pyfuse3 from a shared file system that is busy."""
@@ -41,9 +41,9 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
     """Of pyfuse3, of the extension, and of the I/O modes that follow."""
     said = loaded()
     if not {"failed", "refused"}.isdisjoint(said):
-        if names := daemon_part.missing():
+        if names := own_process.missing():
             text = f"the daemon of hfs is not installed here: {', '.join(names)} not found"
-            yield fault("pyfuse3", text, daemon_part.REMEDY)
+            yield fault("pyfuse3", text, own_process.REMEDY)
         elif "refused" in said:
             text, _, remedy = str(said["refused"]).rpartition(": ")
             yield fault("extension", text, remedy)

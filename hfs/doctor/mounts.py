@@ -96,7 +96,7 @@ def _answers(place: str, pid: int | None, status: dict[str, Any]) -> CheckResult
         text = f"{place}: its daemon is in another pid namespace: a killed reader waits until its read is answered"
         return limit("pid-namespace", text, "run jobs and daemon in the same pid namespace (hostPID, --pid=host)")
     kept = status.get("keeper") or {}
-    foreground = (status.get("config", {}).get("foreground") or {}).get("value")
+    foreground = ((status.get("config") or {}).get("foreground") or {}).get("value")
     if not kept.get("pid") and kept.get("reason") and not foreground:
         text = f"{place}: nobody would start its daemon again after a crash ({kept['reason']})"
         return limit("mount-without-keeper", text, f"hfs umount {place} between two jobs, and mount again")

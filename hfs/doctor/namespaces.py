@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from hfs.doctor.check_result import CheckResult, good, limit, note
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.supervisor.errand import Errand
-from hfs.mounting import overlay_probe
-from hfs.mounting.view import own_namespaces
+from hfs.mounting.view import own_namespaces, why_no_overlays
 
 _NAME = "user-namespaces"
 _TRY_S = 10.0
@@ -49,7 +48,7 @@ def check(
         yield note("container", text, "to have it outside, mount on the host, or at a place mounted with rshared")
 
 
-def check_overlays(around: Surroundings, attempt: Callable[[], str] = overlay_probe.why_none) -> Iterator[CheckResult]:
+def check_overlays(around: Surroundings, attempt: Callable[[], str] = why_no_overlays) -> Iterator[CheckResult]:
     """One finding: whether this user can have what is staged read by the kernel itself. What has none works as ever."""
     if why := attempt():
         yield note("overlays", f"no overlays: {why}; what is staged is read by passthrough or through the daemon")

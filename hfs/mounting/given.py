@@ -20,7 +20,7 @@ import msgspec
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.core.socket_peer import socket_peer
-from hfs.mountd.supervisor.given import device_of, why_none
+from hfs.mountd.supervisor.connection import device_of, why_none
 from hfs.mounting import mountinfo
 
 _NAME = re.compile(r"/dev/fd/([0-9]+)")

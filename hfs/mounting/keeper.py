@@ -18,9 +18,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hfs.client.client import Client, known_sockets
+from hfs.client.control_socket import DaemonSilent
 from hfs.client.told import ToldByKeeper, check, decode_json
 from hfs.mountd.core import socket_places
-from hfs.mountd.core.errors import HfsError, MountError
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mounting import mountinfo, processes
@@ -30,6 +32,7 @@ _ANSWER_S = 5.0
 _TAKE_OVER_S = 150.0
 """The daemon that goes has 30 s, the one that comes 60, and so has the old one again if that fails."""
 
+_CONTROL_S = 2.0
 _OTHERS_S = 5.0
 """For all keepers of another user together: as many as that one likes may say nothing."""
 _ANSWER_BYTES = 8 << 20
@@ -67,6 +70,27 @@ class FoundKeeper:
     def config(self) -> dict[str, Any]:
         """What its daemon was told, as of `mountd.core.config.loading.dump`."""
         return dict(self.status.get("config") or {})
+
+    @property
+    def name(self) -> str:
+        """What `hfs mount` was told as MOUNTPOINT."""
+        return str(self.config.get("mountpoint"))
+
+    @property
+    def seen_at(self) -> str | None:
+        """Where the mount lies in this mount namespace, if the kernel tells."""
+        device = self.status.get("device")
+        return next((mount.mountpoint for mount in mountinfo.mounts() if device and mount.device == device), None)
+
+    def control(self) -> str:
+        """The control socket of its daemon. Raises DaemonSilent."""
+        given = self.config.get("control")
+        for path in [str(given)] if given else known_sockets(self.name, os.geteuid()):
+            with contextlib.suppress(HfsError):
+                status = Client(path).status(_CONTROL_S)
+                if (status.get("keeper") or {}).get("pid") == self.status.get("pid"):
+                    return path
+        raise DaemonSilent(f"{self.name}: {self.why_refused or 'the daemon does not answer'}")
 
     def is_seen(self) -> bool:
         """Whether the mount is still there for somebody, in whichever namespace."""
@@ -311,6 +335,22 @@ def find(mountpoint: str) -> FoundKeeper | None:
 def ours() -> Iterator[FoundKeeper]:
     """The keepers of all mounts of our user, those too that are just ending."""
     return of_user(os.geteuid())
+
+
+def of_given_mounts() -> list[FoundKeeper]:
+    """Those of our mounts whose connection somebody else has given (`/dev/fd/N`, or a socket of `hfs fd-mount`). They
+    may be seen in another mount namespace, or nowhere, and are found by that name."""
+    return [kept for kept in ours() if kept.status.get("given")]
+
+
+def of_given(path: str) -> FoundKeeper | None:
+    """The one of such a mount whose name this is, or lies above it; None: there is none. Raises ConfigError if there
+    are several."""
+    found = [kept for kept in of_given_mounts() if path == kept.name or path.startswith(f"{kept.name}/")]
+    if len(found) > 1:
+        which = ", ".join(f"process {kept.pid} ({kept.config.get('source')})" for kept in found)
+        raise ConfigError(f"{path}: several mounts have this name: {which}; give the place where it is mounted")
+    return found[0] if found else None
 
 
 def of_user(owner: int) -> Iterator[FoundKeeper]:

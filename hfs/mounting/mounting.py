@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from hfs.client import given_mounts
 from hfs.client.client import SOCKET_XATTR, Client, find_socket, sockets_by_name
 from hfs.client.control_socket import Address, DaemonSilent
 from hfs.mountd.core.config import Config
@@ -195,12 +194,12 @@ def take_over(config: Config, origins: dict[str, str]) -> int:
     on.
     """
     mount = mountinfo.at(config.mountpoint)
-    given = None if mount is not None else given_mounts.named(config.mountpoint)
+    given = None if mount is not None else keeper.of_given(config.mountpoint)
     if given is None and (mount is None or mount.fstype != mountinfo.HFS_TYPE):
         raise MountError(f"{config.mountpoint}: no hfs is mounted there to be taken over; leave out --take-over")
-    kept = keeper.find(config.mountpoint) if given is None else given.keeper
+    kept = keeper.find(config.mountpoint) if given is None else given
     if given is not None and origins["allow_other"] == "default":  # the mount has decided that
-        config = msgspec.structs.replace(config, allow_other=bool(given.keeper.config["allow_other"]))
+        config = msgspec.structs.replace(config, allow_other=bool(given.config["allow_other"]))
     if kept is None:
         raise MountError(f"{config.mountpoint}: the mount has no keeper that answers; unmount, and mount again")
     record = json.loads(dump(config, origins))

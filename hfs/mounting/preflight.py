@@ -25,7 +25,7 @@ from hfs.mountd.core.cache_path import real_path
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.key import shown_user
 from hfs.mountd.core.errors import ConfigError, MountError
-from hfs.mounting import daemon_part, mountinfo, probe
+from hfs.mounting import mountinfo, own_process, probe
 from hfs.mounting.given import SOCKET_ENDS, is_given, why_no_connection
 
 _DISK_FAILS = {errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS, errno.ESTALE, errno.EUCLEAN}
@@ -74,7 +74,7 @@ def absolute(config: Config) -> Config:
 def check_places(config: Config) -> None:
     """Raise ConfigError or MountError with one line for each thing that is wrong. The paths must be absolute."""
     faults = _Faults()
-    if (reason := daemon_part.why_missing()) is not None:
+    if (reason := own_process.why_missing()) is not None:
         faults.failed(reason)
     source = _check_source(config, faults)
     if is_given(config.mountpoint):

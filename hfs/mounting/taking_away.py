@@ -16,7 +16,7 @@ import time
 from hfs.client.client import SOCKET_XATTR
 from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mountd.supervisor import overlay, table
-from hfs.mountd.supervisor.unmounting import unmounted
+from hfs.mountd.supervisor.overlay import unmounted
 from hfs.mounting import keeper, mountinfo, probe, processes
 from hfs.mounting.mountinfo import Mount
 

@@ -6,29 +6,34 @@ namespace away with its last process, however that ends.
 
 `enter` is to be called in the child, before the command is executed. Where root may not reach the other path, which is
 SOURCE, a child of that child becomes the user who may, and opens it.
+
+The namespace begins with copies of other mounts of hfs, which stay for as long as what they are copies of is mounted
+outside. The command may read them, so they must be there; they keep a mount alive, so they must go when it is taken
+away outside. Where / is a shared mount, as systemd makes it, the kernel sees to that. Elsewhere, as in most containers,
+a process does, which ends with the command: for root only, since a plain user cannot take a copy away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
+import select
 import socket
 
 from hfs.mountd.core.errors import MountError
 from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mountd.supervisor.generations import Generations
+from hfs.mountd.supervisor.overlay import MNT_DETACH, MS_BIND, MS_REC, MS_SLAVE, UMOUNT_NOFOLLOW, Layers, checked, libc
 from hfs.mountd.supervisor.source import CannotBecome, open_source
 from hfs.mountd.supervisor.table import TABLE, overlay_lies_at
-from hfs.mounting import copies, mountinfo
+from hfs.mounting import mountinfo
 
-_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
-_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19  # <sys/mount.h>
-_BIND_S = 10.0
-
-_libc = ctypes.CDLL(None, use_errno=True)
+_BIND_S = _TRY_S = 10.0
+_PLACE = "/tmp"
+_DATA = b"what is staged"
 
 
 class View:
@@ -73,10 +78,10 @@ class View:
             return
         overlay.take_away(os.fsdecode(self._shown))  # of the mount's own, which nobody would renew here
         if self._shown != self._place:
-            _checked(_libc.mount(self._shown, self._reachable_place(), None, ctypes.c_ulong(_MS_BIND), None))
+            checked(libc.mount(self._shown, self._reachable_place(), None, ctypes.c_ulong(MS_BIND), None))
             _check_device(self._place, self._device)
         if not self._uid:
-            copies.follow(outside, frozenset({os.fsdecode(self._shown), os.fsdecode(self._place)}))
+            _follow_copies(outside, frozenset({os.fsdecode(self._shown), os.fsdecode(self._place)}))
         self._lay_over()
 
     def _lay_over(self) -> None:
@@ -92,7 +97,7 @@ class View:
     @property
     def _kinds(self) -> list[tuple[str, int]]:
         """Of the namespaces that it has, in the order in which they are entered."""
-        return [*([("user", _CLONE_NEWUSER)] if self._uid else []), ("mnt", _CLONE_NEWNS)]
+        return [*([("user", overlay.CLONE_NEWUSER)] if self._uid else []), ("mnt", overlay.CLONE_NEWNS)]
 
     def _reachable_place(self) -> bytes:
         """A path of it that we may follow; in the new namespace, where what was opened before is none to mount on."""
@@ -135,14 +140,106 @@ def own_namespaces() -> None:
     elsewhere. Raises OSError; _Refused: nothing has changed."""
     uid, gid = os.geteuid(), os.getegid()
     try:
-        _checked(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if uid else 0)))
+        checked(libc.unshare(overlay.CLONE_NEWNS | (overlay.CLONE_NEWUSER if uid else 0)))
     except OSError as error:
         raise _Refused(*error.args) from None
     if uid:
         _write("/proc/self/setgroups", b"deny")
         _write("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
         _write("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
-    _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
+    checked(libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
+
+
+def _follow_copies(outside: int, own: frozenset[str]) -> None:
+    """In the process that will be the command, in its namespace. `outside`: the table of mounts of the namespace that
+    it comes from, opened there. `own`: mountpoints of the command's own. Raises OSError where it cannot be forked."""
+    if not _copies(own):
+        return
+    try:
+        command = os.pidfd_open(os.getpid())
+    except OSError:  # a kernel before 5.3, or a container that forbids it: they go with the command
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.fork() == 0:  # the command is to have no child that it does not know
+                _go_on(outside, command, own)
+        finally:
+            os._exit(0)
+    os.close(command)
+    os.waitpid(child, 0)
+
+
+def _go_on(outside: int, command: int, own: frozenset[str]) -> None:
+    """Until the command has ended, or there is no copy left."""
+    os.setsid()
+    os.chdir("/")
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor not in {outside, command}:
+            with contextlib.suppress(OSError):  # the one of the listing has gone
+                os.close(descriptor)  # pipes among them, whose readers wait for their end
+    changes = select.poll()
+    changes.register(outside, select.POLLPRI)
+    changes.register(command, select.POLLIN)
+    while copies := _copies(own):
+        there = {(mount.device, mount.mountpoint) for mount in _table(outside)}
+        for mount in reversed(copies):
+            if (mount.device, mount.mountpoint) not in there:
+                libc.umount2(os.fsencode(mount.mountpoint), MNT_DETACH | UMOUNT_NOFOLLOW)
+        if any(descriptor == command for descriptor, _ in changes.poll()):
+            return
+
+
+def _copies(own: frozenset[str]) -> list[mountinfo.Mount]:
+    """In the order in which they lie upon each other. Overlays are followed too: below one that has been replaced
+    outside the mount itself is seen."""
+    table = mountinfo.read()
+    seen = {mount.mount_id for mount in mountinfo.hfs_mounts([mount for mount in table if not mount.is_our_overlay])}
+    found = [mount for mount in table if mount.mount_id in seen or mount.is_our_overlay]
+    return [mount for mount in found if mount.mountpoint not in own]
+
+
+def _table(descriptor: int) -> list[mountinfo.Mount]:
+    with open(descriptor, encoding="utf-8", errors="surrogateescape", newline="\n", closefd=False) as file:
+        file.seek(0)
+        return mountinfo.parse(file.read())
+
+
+def why_no_overlays() -> str:
+    """Why this user can have no overlays here; empty: he can. A small one is made, in namespaces of a child's own and
+    in memory, and a file is read by way of it: what kernels and containers allow is not to be told from their names."""
+    try:
+        errand = Errand(lambda _: _try_overlay(), [])
+    except OSError as error:
+        return error.strerror or str(error)
+    code = errand.wait(_TRY_S)
+    errand.close()
+    if code == 0:
+        return ""
+    why = "no answer" if code is None else os.strerror(code)
+    return f"this kernel or container has none with a layer of data alone for user {os.geteuid()} ({why})"
+
+
+def _try_overlay() -> None:
+    """In a child. Raises OSError."""
+    own_namespaces()
+    checked(libc.mount(b"none", _PLACE.encode(), b"tmpfs", ctypes.c_ulong(0), None))
+    names, objects, top = (f"{_PLACE}/{name}" for name in ("names", "objects", "top"))
+    for made in (names, objects, top):
+        os.mkdir(made)
+    with open(f"{objects}/1", "wb") as file:
+        file.write(_DATA)
+    with open(f"{names}/file", "wb") as file:
+        file.truncate(len(_DATA))
+    kind, is_told = overlay.attributes(), False
+    with contextlib.suppress(OSError):  # a tmpfs that keeps no attributes
+        os.setxattr(f"{names}/file", f"{kind}.overlay.metacopy", b"")
+        os.setxattr(f"{names}/file", f"{kind}.overlay.redirect", b"/1")
+        is_told = True
+    overlay.put(Layers(objects, "hfs#probe", top, ""), names)
+    with open(f"{names}/file", "rb") as file:
+        if is_told and file.read() != _DATA:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
 
 def bind(shown: str, place: str, device: str) -> None:
@@ -155,11 +252,11 @@ def bind(shown: str, place: str, device: str) -> None:
             number = errno.ETIMEDOUT if code is None else code
             raise OSError(number, os.strerror(number))
         return
-    _checked(_libc.mount(os.fsencode(shown), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None))
+    checked(libc.mount(os.fsencode(shown), os.fsencode(place), None, ctypes.c_ulong(MS_BIND), None))
     try:
         _check_device(os.fsencode(place), device)
     except OSError:
-        _libc.umount2(os.fsencode(place), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+        libc.umount2(os.fsencode(place), MNT_DETACH | UMOUNT_NOFOLLOW)
         raise
 
 
@@ -176,9 +273,3 @@ def _write(path: str, data: bytes) -> None:
         os.write(fd, data)
     finally:
         os.close(fd)
-
-
-def _checked(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 from hfs.mountd.ledger import CacheRoot, Listed, has_ledger
 from hfs.mounting import own_process, probe
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import Swept
+from hfs.sweeping import Swept, TimeForOthers
 
 
 def sweep(root_path: str, expire_s: float, *, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
@@ -31,13 +30,8 @@ def sweep(root_path: str, expire_s: float, *, dry_run: bool, others: TimeForOthe
     by_user: dict[int, list[Listed]] = {}
     for entry in entries:
         by_user.setdefault(int(entry.name.partition("-")[0]), []).append(entry)
-    for uid in others.in_turn(by_user):
-        if own not in {0, uid}:
-            continue
-        with others.spent_on(uid):
-            if not (left_s := others.left_s(uid)):
-                continue
-            kept = "" if dry_run else _evicted(root_path, expire_s, uid, left_s)
+    for uid in others.turns(by_user if own == 0 else {own} & by_user.keys()):
+        kept = "" if dry_run else _evicted(root_path, expire_s, uid, others.left_s(uid))
         for entry in by_user[uid]:
             source = os.fsdecode(entry.serving.source) if entry.serving is not None else "a source"
             days = (time.time() - entry.grant.used_s) / 86400
@@ -53,12 +47,12 @@ def _is_expired(entry: Listed, expire_s: float) -> bool:
 def _evicted(root_path: str, expire_s: float, uid: int, limit_s: float) -> str:
     """Of one user; what went wrong."""
     if uid == os.geteuid():
-        from hfs.sweeping.evicting import evict
+        from hfs.mounting import offline
 
-        return evict(root_path, expire_s)
+        return offline.evict_old(root_path, expire_s)
     gid = os.lstat(f"{root_path}/ledger").st_gid
     child = subprocess.Popen(
-        own_process.command("hfs.sweeping.evicting", root_path, str(expire_s), str(uid), str(gid)),
+        own_process.command("hfs.mounting.offline", root_path, str(expire_s), str(uid), str(gid)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

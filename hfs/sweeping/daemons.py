@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mounting import jobs, keeper, mountinfo, mounting
 from hfs.mounting.keeper import FoundKeeper
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import Swept, sockets
+from hfs.sweeping import Swept, TimeForOthers, sockets
 
 _END_S = 20.0
 """A daemon writes what it has fetched for ten seconds at most."""
@@ -48,9 +47,8 @@ def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     if os.geteuid() == 0:  # whose XDG_RUNTIME_DIR may be anywhere, and whose mount is seen all the same
         owners.update(mount.owner_uid or 0 for mount in mountinfo.hfs_mounts())
     slurm = _Slurm()
-    for owner in others.in_turn(owners):
-        with others.spent_on(owner):
-            yield from _of_user(owner, slurm, others, dry_run=dry_run)
+    for owner in others.turns(owners):
+        yield from _of_user(owner, slurm, others, dry_run=dry_run)
 
 
 def _of_user(owner: int, slurm: _Slurm, others: TimeForOthers, *, dry_run: bool) -> Iterator[Swept]:
@@ -61,8 +59,8 @@ def _of_user(owner: int, slurm: _Slurm, others: TimeForOthers, *, dry_run: bool)
         named.add(job)
         return slurm.has_ended(job, others.left_s(owner)) if len(named) <= _MOST_JOBS else None
 
-    for kept in list(keeper.of_user(owner)) if others.left_s(owner) else ():
-        held_by = kept.status.get("held_by", [])
+    for kept in list(keeper.of_user(owner)):
+        held_by = kept.status.get("held_by") or []
         for job in [held["job"] for held in held_by if held.get("job")]:
             if not others.left_s(owner):
                 return

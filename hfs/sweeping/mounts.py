@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from hfs.mountd.core.errors import HfsError
 from hfs.mounting import mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import Swept
+from hfs.sweeping import Swept, TimeForOthers
 
 _ANSWER_S = 5.0
 """One that does not answer is not dead."""
@@ -25,18 +24,12 @@ def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     by_user: dict[int, list[Mount]] = {}
     for mount in mountinfo.hfs_mounts():
         by_user.setdefault(uid if mount.owner_uid is None else mount.owner_uid, []).append(mount)
-    for owner in others.in_turn(by_user):
-        if uid in {0, owner}:
-            with others.spent_on(owner):
-                yield from _of_user(by_user[owner], owner, others, dry_run=dry_run)
-
-
-def _of_user(found: list[Mount], owner: int, others: TimeForOthers, *, dry_run: bool) -> Iterator[Swept]:
-    for mount in found:
-        if not (left_s := others.left_s(owner)):
-            return
-        if taking_away.is_dead(mount, min(_ANSWER_S, left_s)):
-            yield _removed(mount, dry_run=dry_run)
+    for owner in others.turns(by_user if uid == 0 else {uid} & by_user.keys()):
+        for mount in by_user[owner]:
+            if not (left_s := others.left_s(owner)):
+                break
+            if taking_away.is_dead(mount, min(_ANSWER_S, left_s)):
+                yield _removed(mount, dry_run=dry_run)
 
 
 def _removed(mount: Mount, *, dry_run: bool) -> Swept:

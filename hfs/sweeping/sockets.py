@@ -17,8 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.path_steps import stat_name
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import Swept
+from hfs.sweeping import Swept, TimeForOthers
 
 _AGAIN_S = 0.2
 """Between bind and listen of a process that is just starting lie microseconds."""
@@ -50,20 +49,17 @@ def sweep(*, dry_run: bool, others: TimeForOthers, places: Sequence[tuple[str, i
     by_user: dict[int, list[str]] = {}
     for directory, uid in directories() if places is None else places:
         by_user.setdefault(uid, []).append(directory)
-    users = others.in_turn(by_user)
     stale: dict[str, list[str]] = {}
-    for uid in users:
-        with others.spent_on(uid):
-            for directory in by_user[uid]:
-                stale[directory] = _stale(directory, uid) if others.left_s(uid) else []
+    for uid in others.turns(by_user):
+        for directory in by_user[uid]:
+            stale[directory] = _stale(directory, uid) if others.left_s(uid) else []
     if any(stale.values()):
         time.sleep(_AGAIN_S)
-    for uid in users:
-        with others.spent_on(uid):
-            for directory in by_user[uid]:
-                if others.left_s(uid):
-                    with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:
-                        yield from _swept(descriptor, directory, uid, stale[directory], dry_run=dry_run)
+    for uid in others.turns(by_user):
+        for directory in by_user[uid]:
+            if others.left_s(uid):
+                with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:
+                    yield from _swept(descriptor, directory, uid, stale.get(directory, []), dry_run=dry_run)
 
 
 def _stale(directory: str, uid: int) -> list[str]:

@@ -3,7 +3,8 @@
 Each request is a struct of `mountd.wire`. It asks the other rooms and never waits for a source that hangs.
 """
 
-from hfs.mountd.control.cache_commands import CacheCommands
+from hfs.mountd.control.cache_commands import CacheCommands, StagedCommands
+from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import ClusterStatus, Commands, Recordings, serve
 from hfs.mountd.control.estimate import WarmEstimate
 from hfs.mountd.control.listening import socket_path
@@ -19,6 +20,8 @@ __all__ = [
     "Commands",
     "Recordings",
     "RefreshWork",
+    "Report",
+    "StagedCommands",
     "Traffic",
     "Tunnels",
     "WarmEstimate",

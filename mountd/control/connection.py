@@ -1,20 +1,33 @@
-"""One client: frames in, frames out, bounded in time; and what a command tells while it runs.
+"""One client: who it is and what it may ask for; frames in, frames out, bounded in time; and what it is told while a
+command runs.
 
 A client is never trusted to be quick, polite or alive: a request must arrive within REQUEST_S, each reply must be taken
-within SEND_S, and a client that goes away cancels what it has asked for.
+within SEND_S, and a client that goes away cancels what it has asked for. Root and the owner of the mount may do
+everything. Others, who are let in where the mount is for others too, may ask how the daemon is, where what is cached,
+and say in which order they read: nothing of that tells them names or bytes that they could not have from the source.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 import trio
 
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.socket_peer import HasPeer, socket_peer, socket_peer_groups
+from hfs.mountd.hints import Learners
+from hfs.mountd.wire.hints import decode_learner
 from hfs.mountd.wire.protocol import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
+    Cluster,
+    Directory,
     Failure,
+    History,
+    Join,
     PathFault,
     Progress,
     ProtocolError,
@@ -22,11 +35,14 @@ from hfs.mountd.wire.protocol import (
     Request,
     Result,
     Rows,
+    Status,
     Touches,
     decode_request,
     encode,
     frame_bytes,
 )
+
+log = logging.getLogger(__name__)
 
 REQUEST_S = 10.0
 """A client writes its request at once; only a stopped or hostile one takes longer."""
@@ -39,6 +55,49 @@ Report = Callable[[Progress | Rows | Touches], Awaitable[None]]
 """Given to a command to tell how far it is. Call it as often as there is something new: Progress is thinned to one in
 PROGRESS_S (its faults are kept for the next), Rows are sent each. Waits for the client; any task of the command may
 call it. It is a checkpoint, and Cancelled is raised there once the client has gone."""
+
+_FOR_ALL = (Status, History, Directory, Cluster, Join)
+
+
+class Requester(NamedTuple):
+    """One end of a connection."""
+
+    pid: int
+    who: Credentials
+    is_owner: bool
+    """Root, or the owner of the mount."""
+    is_known: bool = True
+    """`who` is all of it. False: it may have other groups."""
+
+    @property
+    def reader(self) -> Credentials | None:
+        """Whose rights at the source count; None: the daemon's own."""
+        return None if self.is_owner else self.who
+
+    def why_not(self, request: Request) -> str | None:
+        """Why this is not for the one who asks; None if it is."""
+        if not self.is_owner and not self.is_known and isinstance(request, Join):
+            return "the daemon does not see which groups you are in, so it does not know what you may read"
+        if self.is_owner or isinstance(request, _FOR_ALL):
+            return None
+        return f"only root and the owner of the mount may ask for {type(request).__name__.lower()}"
+
+
+def requester_of(connection: HasPeer, owners: frozenset[int]) -> Requester:
+    """The other end of a connected Unix socket. Raises OSError."""
+    pid, uid, gid = socket_peer(connection)
+    is_owner = uid in owners
+    groups = () if is_owner else tuple(sorted(socket_peer_groups(connection)))
+    return Requester(pid, Credentials(uid, gid, groups), is_owner)
+
+
+def requester_through_mount(
+    pid: int, uid: int, gid: int, groups: tuple[int, ...] | None, owners: frozenset[int]
+) -> Requester:
+    """Whom the kernel has named with a request of the mount. `groups`: the supplementary ones; None: not known."""
+    is_owner = uid in owners
+    who = Credentials(uid, gid, () if is_owner else tuple(sorted(groups or ())))
+    return Requester(pid, who, is_owner, groups is not None)
 
 
 class ClientGone(Exception):
@@ -90,6 +149,39 @@ class ControlConnection:
                 return await self._exactly(size) or None
             return refused if await self._skipped(size) else None
         raise ProtocolError(f"a message did not arrive within {REQUEST_S:g} s")
+
+    async def follow(self, learners: Learners, join: Join, requester: Requester) -> None:
+        """A learner's frames in, short answers out, for as long as the job runs. A frame that has begun must arrive
+        within the time of a request; between frames it may be silent for days. The end of the connection is the end of
+        the learner, whatever the reason was; nothing it sends can end anything else."""
+        pid = requester.pid
+        session, answer = learners.join(join, pid, requester.reader)
+        if session is None:
+            await self.send(answer)
+            return
+        is_gone = False
+        try:
+            await self.send(answer)
+            while (said := await self.next_frame(session.refusal)) is not None:
+                message = said if isinstance(said, Failure) else decode_learner(said)
+                try:
+                    reply = message if isinstance(message, Failure) else await session.receive(message)
+                except Exception as error:  # a defect, or no memory: the mount goes on
+                    log.exception("control: the learner of process %d was let go", pid)
+                    reply = Failure(f"the daemon failed: {error!r}; its log says more", 1)
+                    await self.send(reply)
+                    return
+                if reply is not None and not is_gone:
+                    try:
+                        await self.send(reply)
+                    except trio.BrokenResourceError:
+                        is_gone = True  # it may have said more before: where the time of its last epoch went
+                del said, message  # tens of megabytes, and the next may come in hours
+        except ProtocolError as error:
+            log.warning("control: the learner of process %d was let go: %s", pid, error)
+            await self.send(Failure(str(error), 2))
+        finally:
+            session.leave()
 
     async def _exactly(self, size: int) -> bytes:
         """`size` bytes, or none when the client closes before. Grows as bytes arrive: a length alone costs nothing."""

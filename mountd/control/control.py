@@ -1,7 +1,7 @@
 """The control socket: who may talk to the daemon, how many, for how long; each request handed to `Commands`.
 
-What a request does is not known here (`commands`), nor how a client is kept from being slow (`connection`), nor who may
-ask what (`requester`). Where the mount is for its owner alone, others are not answered; the daemon's other work never
+What a request does is not known here (`commands`), nor how a client is kept from being slow, nor who may ask what
+(`connection`). Where the mount is for its owner alone, others are not answered; the daemon's other work never
 waits for any of them. Event loop only.
 """
 
@@ -19,11 +19,16 @@ import trio
 
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.cache_commands import CacheCommands
-from hfs.mountd.control.connection import ClientGone, ControlConnection, Report
-from hfs.mountd.control.learners import serve_learner
+from hfs.mountd.control.connection import (
+    ClientGone,
+    ControlConnection,
+    Report,
+    Requester,
+    requester_of,
+    requester_through_mount,
+)
 from hfs.mountd.control.listening import ControlListener, control_socket
 from hfs.mountd.control.refresh import RefreshWork
-from hfs.mountd.control.requester import Requester, requester_of, requester_through_mount
 from hfs.mountd.control.tunnels import Tunnels
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.caller import Credentials
@@ -269,9 +274,7 @@ class _Gate:
             await connection.send(Failure(f"hints of other users are not followed here: {why_not}", 1))
             return
         with self._counted(requester.who.uid, -1):
-            await serve_learner(
-                self._commands.learners, join, requester, next_frame=connection.next_frame, send=connection.send
-            )
+            await connection.follow(self._commands.learners, join, requester)
 
     async def _run(self, request: Request, requester: Requester, report: Report) -> Reply:
         commands = self._commands

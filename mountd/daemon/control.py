@@ -143,13 +143,13 @@ def _refreshing(
 
 
 def _cache_commands(basics: Basics, storage: Storage, names: NameService, files: FileService) -> CacheCommands:
-    namespace, cache, fetch, metrics = names.namespace, storage.cache, files.fetch, basics.metrics
+    namespace, cache, fetch = names.namespace, storage.cache, files.fetch
     small_files, sparse_files = files.small_files, fetch.sparse_files
     fetches = WarmFetches(fetch.resolver, fetch.owners, fetch.fetcher, small_files, files.pipeline, sparse_files)
     rates = WarmRates()
-    new_warming = partial(Warming, namespace, cache, fetches, metrics, rates)
+    new_warming = partial(Warming, namespace, cache, fetches, basics.metrics, rates)
     new_estimate = partial(WarmEstimate, namespace, cache, fetch.owners, sparse_files, rates, small_files.limit_bytes)
-    return CacheCommands(namespace, cache, storage.source, fetch.fetcher, metrics, new_warming, new_estimate)
+    return CacheCommands(namespace, cache, storage.source, fetch.fetcher, new_warming, new_estimate)
 
 
 def _read_counts(metrics: Metrics, files: FileService) -> ReadCounts:

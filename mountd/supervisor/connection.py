@@ -16,13 +16,12 @@ import socket
 import stat
 import struct
 import subprocess
+import time
 
-from hfs.mountd.supervisor.overlay import take_away
+from hfs.mountd.supervisor.overlay import MNT_DETACH, MNT_FORCE, libc, take_away, unmounted
 from hfs.mountd.supervisor.table import device_at, places_of
-from hfs.mountd.supervisor.unmounting import unmounted
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # <sys/mount.h>
-_MNT_FORCE, _MNT_DETACH = 1, 2
 
 _FUSECTL = "/sys/fs/fuse/connections"
 
@@ -37,8 +36,6 @@ _IN_HEADER = struct.Struct("=IIQQIIIHH")  # struct fuse_in_header
 _OUT_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
 _NOTIFY_RESEND = 7
 _INIT_IN = struct.Struct("=IIIII")  # struct fuse_init_in: major, minor, max_readahead, flags, flags2
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class MountRefused(Exception):
@@ -155,7 +152,7 @@ class Connection:
         except OSError:  # no fusectl here, as in a container
             with contextlib.suppress(OSError):
                 if self.is_mounted:
-                    unmounted(self.mountpoint, _MNT_FORCE, lambda mount: mount.device == self.device)
+                    unmounted(self.mountpoint, MNT_FORCE, lambda mount: mount.device == self.device)
         self.close()
 
     def close(self) -> None:
@@ -168,7 +165,7 @@ class Connection:
 def unmount(mountpoint: str, device: str) -> None:
     """Take the mount of this device, on top at this path, away, lazily, and what lies over it. Raises OSError."""
     take_away(mountpoint)
-    number = unmounted(mountpoint, _MNT_DETACH, lambda mount: mount.device == device)
+    number = unmounted(mountpoint, MNT_DETACH, lambda mount: mount.device == device)
     if number == errno.EPERM:
         done = subprocess.run(
             ["fusermount3", "-u", "-z", "-q", "--", mountpoint], stdin=subprocess.DEVNULL, check=False
@@ -185,7 +182,7 @@ def _mount(fd: int, mountpoint: str, source: str, owner: tuple[int, int], *, all
         options += ",allow_other"
     flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (_MS_NOEXEC if noexec else 0)
     name, path = os.fsencode(f"hfs#{source}"), os.fsencode(mountpoint)
-    if _libc.mount(name, path, b"fuse.hfs", ctypes.c_ulong(flags), options.encode()) == 0:
+    if libc.mount(name, path, b"fuse.hfs", ctypes.c_ulong(flags), options.encode()) == 0:
         return True
     number = ctypes.get_errno()
     if number == errno.EPERM:
@@ -225,3 +222,94 @@ def _fusermount(mountpoint: str, source: str, *, allow_other: bool, noexec: bool
             raise MountRefused(f"{mountpoint}: fusermount3 sent no descriptor")
         os.set_inheritable(room[0], False)
         return room[0]
+
+
+_FUSE_DEVICE = (10, 229)  # MISC_MAJOR and FUSE_MINOR, <linux/miscdevice.h>
+_MOUNTED_S = 10.0
+"""Who opens it may start us before mounting it."""
+_LOOK_S = 0.05
+_INIT_S = 1.0
+"""The kernel sends INIT as it mounts: where it is not there, somebody has read it."""
+_MINOR_BITS = 20  # of the kernel's own dev_t, <linux/kdev_t.h>
+
+
+class GivenConnection(Connection):
+    """One that somebody else has opened and mounted: MOUNTPOINT is `/dev/fd/N`, or came through a socket. Taken as it
+    is. The mount's options are those that its maker gave it, and the mount goes when its maker unmounts: here nothing
+    is mounted, unmounted or made again. Where it is seen, if at all in this mount namespace, mountinfo tells, as far as
+    the kernel says which mount a descriptor belongs to."""
+
+    @classmethod
+    def take(cls, fd: int, name: str) -> GivenConnection:
+        """The connection behind `fd`, which is its own from here on. `name`: for people. Waits until it is mounted.
+        Raises MountRefused; then `fd` is closed."""
+        try:
+            _check(fd, name)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd, name, device_of(fd))
+
+    def read_init(self) -> None:
+        """As of any connection. Raises MountRefused."""
+        try:
+            super().read_init()
+        except MountRefused:
+            self.resend()  # what we have read was not for us
+            raise MountRefused(_served(self.mountpoint)) from None
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether the mount is seen in this namespace."""
+        return not self.is_gone and bool(places_of(self.device))
+
+    def detach(self) -> None:
+        """Who has made the mount takes it away."""
+
+    def abort(self) -> None:
+        """Let go of it."""
+        self.close()
+
+
+def why_none(fd: int) -> str:
+    """Why this descriptor is no connection to the kernel's FUSE; empty: it is one."""
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return "not open"
+    if not stat.S_ISCHR(found.st_mode) or (os.major(found.st_rdev), os.minor(found.st_rdev)) != _FUSE_DEVICE:
+        return "open, but not as /dev/fuse"
+    return ""
+
+
+def device_of(fd: int) -> str:
+    """ "MAJOR:MINOR" of the mount of a connection, as in mountinfo; empty where the kernel does not say it."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name == "fuse_connection":
+                    number = int(value)
+                    return f"{number >> _MINOR_BITS}:{number & ((1 << _MINOR_BITS) - 1)}"
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _check(fd: int, name: str) -> None:
+    if why := why_none(fd):
+        raise MountRefused(f"{name}: {why}; give a descriptor of /dev/fuse that is mounted")
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    until_s = time.monotonic() + _MOUNTED_S
+    while (found := poll.poll(_INIT_S * 1000)) and found[0][1] & select.POLLERR:
+        if time.monotonic() > until_s:
+            remedy = "whoever opens it calls mount(2) with fd=N, and then starts hfs"
+            raise MountRefused(f"{name}: not mounted, or unmounted again; {remedy}")
+        time.sleep(_LOOK_S)
+    if not found:
+        raise MountRefused(_served(name))
+
+
+def _served(name: str) -> str:
+    return f"{name}: somebody else has begun to serve it: its first request (INIT) has been read; mount a new one"

@@ -14,15 +14,44 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from hfs.mountd.supervisor.message import Malformed, field, read
+Kind = TypeVar("Kind")
+
+
+class Malformed(Exception):
+    """It is not what it should be; the text says what is wrong."""
+
+
+def read(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line; None: it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def field(record: Mapping[str, Any], name: str, kind: type[Kind], default: Kind | None = None) -> Kind:
+    """One of its fields, which is of this type. `default` stands for one that is not there; None: it has to be. A float
+    may come as an integer, and is finite; a list is of texts. Raises Malformed."""
+    value = record.get(name, default)
+    if kind is float and type(value) is int and abs(value) < 1 << 53:
+        value = float(value)
+    is_right = type(value) is kind and (not isinstance(value, float) or math.isfinite(value))
+    if isinstance(value, list):
+        is_right = is_right and bool(value) and all(isinstance(part, str) for part in value)
+    if not is_right:
+        raise Malformed(f"{name} is no {kind.__name__}")
+    assert isinstance(value, kind)
+    return value
 
 
 class Program(NamedTuple):

@@ -15,8 +15,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hfs.mountd.supervisor.daemons import Malformed, read
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.message import Malformed, read
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _REQUEST_BYTES = 4 << 20

@@ -18,12 +18,11 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfs.mountd.supervisor.daemons import Program
+from hfs.mountd.supervisor.daemons import Malformed, Program, field
 from hfs.mountd.supervisor.desk import Desk, DeskClient
 from hfs.mountd.supervisor.kept_overlay import KeptOverlay
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.message import Malformed, field
 from hfs.mountd.supervisor.mounts import KeptMount
 from hfs.mountd.supervisor.references import GONE_S, References
 from hfs.mountd.supervisor.source import CannotBecome

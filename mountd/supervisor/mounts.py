@@ -15,8 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfs.mountd.supervisor.connection import Connection, MountRefused, unmount
-from hfs.mountd.supervisor.given import GivenConnection
+from hfs.mountd.supervisor.connection import Connection, GivenConnection, MountRefused, unmount
 from hfs.mountd.supervisor.overlay import take_away
 from hfs.mountd.supervisor.source import open_source
 from hfs.mountd.supervisor.table import device_at

@@ -7,6 +7,11 @@ whoever has something open in it goes on (Documentation/filesystems/overlayfs.rs
 them, and when, is told in generations.py.
 
 System calls alone. To make one waits for the mount; all here is done within the mount namespace that it is for.
+
+Below a directory of another user a path leads elsewhere a moment after it was looked up, or into a file system of that
+user's which never answers. So root goes down by descriptors of directories, follows no link, goes into nothing that
+another plain user serves, and knows what is mounted at the end by its number. As `mountd.core.path_steps`, of which the
+keeper knows nothing.
 """
 
 from __future__ import annotations
@@ -15,20 +20,22 @@ import contextlib
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from hfs.mountd.supervisor.table import number_of, numbered, overlay_lies_at
-from hfs.mountd.supervisor.unmounting import unmounted
+from hfs.mountd.supervisor.table import Mount, number_of, numbered, overlay_lies_at
 
+libc = ctypes.CDLL(None, use_errno=True)
+MS_REC, MS_SLAVE, MS_BIND = 16384, 1 << 19, 4096  # <sys/mount.h>
+MNT_FORCE, MNT_DETACH, UMOUNT_NOFOLLOW = 1, 2, 8
+
+_STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = range(428, 433)  # the same on every architecture
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6  # <linux/mount.h>
 _FSOPEN_CLOEXEC = _FSMOUNT_CLOEXEC = 1
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _CLONE, _EMPTY_PATH, _BENEATH = 1, 0x4, 0x200
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_MNT_DETACH = 2
-_MS_REC, _MS_SLAVE = 16384, 1 << 19  # <sys/mount.h>
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000  # <sched.h>
 SOCKET_XATTR = "user.hfs.socket"
 """Where the daemon of a mount is asked: an attribute of its root, which the empty first layer covers."""
@@ -38,7 +45,13 @@ _LARGEST = 1 << 62
 _TEXT_BYTES = 255
 """The longest text that fsconfig(2) takes."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+def checked(result: int) -> int:
+    """Of a call of the C library. Raises OSError."""
+    if result < 0:
+        number = ctypes.get_errno() or errno.EIO
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 class Layers(NamedTuple):
@@ -112,7 +125,7 @@ def take_away(place: str, *, lazily: bool = True) -> bool:
     `lazily` False: raises OSError (EBUSY) then."""
     found = False
     while overlay_lies_at(place):
-        number = unmounted(place, _MNT_DETACH if lazily else 0, lambda mount: mount.is_our_overlay)
+        number = unmounted(place, MNT_DETACH if lazily else 0, lambda mount: mount.is_our_overlay)
         if number:
             raise OSError(number, os.strerror(number), place)
         found = True
@@ -141,13 +154,13 @@ def attributes() -> str:
 def own_namespace() -> None:
     """This process has one of its own from here on: what is mounted elsewhere later is seen in it, and nothing that is
     done in it elsewhere. Raises OSError."""
-    _checked(_libc.unshare(CLONE_NEWNS))
-    _checked(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None))
+    checked(libc.unshare(CLONE_NEWNS))
+    checked(libc.mount(b"none", b"/", None, ctypes.c_ulong(MS_REC | MS_SLAVE), None))
 
 
 def enter(descriptor: int, kind: int) -> None:
     """Become one of a namespace. Raises OSError."""
-    _checked(_libc.setns(descriptor, kind))
+    checked(libc.setns(descriptor, kind))
 
 
 def _made_below(layers: Layers, place: str) -> int:
@@ -197,7 +210,7 @@ def _root_of(place: str, device: str) -> int:
 
 def _detach(mount: int) -> None:
     """Take away the mount that this descriptor leads to, whatever lies over it. Raises OSError."""
-    _checked(_libc.umount2(b"/proc/self/fd/%d" % mount, _MNT_DETACH))
+    checked(libc.umount2(b"/proc/self/fd/%d" % mount, MNT_DETACH))
 
 
 def _show_socket(names: str, top: str) -> None:
@@ -246,15 +259,53 @@ def _overlay(layers: Layers, names: tuple[str, ...], objects: str) -> int:
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
     """A system call. Raises OSError."""
-    return _checked(_libc.syscall(ctypes.c_long(number), *(_argument(each) for each in arguments)))
+    return checked(libc.syscall(ctypes.c_long(number), *(_argument(each) for each in arguments)))
 
 
 def _argument(value: int | bytes | None) -> ctypes.c_long | ctypes.c_char_p:
     return ctypes.c_long(value) if isinstance(value, int) else ctypes.c_char_p(value)
 
 
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno() or errno.EIO
-        raise OSError(number, os.strerror(number))
-    return result
+def unmounted(mountpoint: str, flags: int, is_meant: Callable[[Mount], bool] | None = None) -> int:
+    """Unmount what lies on top there: 0, or the errno of umount2(2); ESTALE: root finds another than is meant. None:
+    whatever is there. Raises OSError as `reached`."""
+    with contextlib.ExitStack() as stack:
+        path = mountpoint
+        if is_meant is not None and os.geteuid() == 0:  # others take away by fusermount3, which looks for itself
+            path, number = stack.enter_context(reached(mountpoint))
+            mount = numbered(number)
+            if mount is None or not is_meant(mount):
+                return errno.ESTALE
+        return 0 if libc.umount2(os.fsencode(path), UMOUNT_NOFOLLOW | flags) == 0 else ctypes.get_errno()
+
+
+@contextlib.contextmanager
+def reached(mountpoint: str) -> Iterator[tuple[str, int]]:
+    """(path, number as mountinfo has it) of what is mounted on top there. The path leads to it until the block ends.
+    Touches no mount. Raises OSError: NotADirectoryError where a link is on the way, PermissionError where another plain
+    user serves something on it."""
+    above, name = os.path.split(mountpoint)
+    directory = os.open("/", _STEP | os.O_DIRECTORY)
+    try:
+        number = number_of(directory)
+        for part in filter(None, above.split("/")):
+            below = os.open(part, _STEP | os.O_DIRECTORY, dir_fd=directory)
+            os.close(directory)
+            directory, before, number = below, number, number_of(below)
+            served_by = None if number == before else _server_of(number)
+            if served_by not in {None, 0, os.geteuid()}:
+                raise PermissionError(errno.EPERM, f"lies in a file system that user {served_by} serves", part)
+        end = os.open(name, _STEP, dir_fd=directory)
+        try:
+            number = number_of(end)
+        finally:
+            os.close(end)
+        yield f"/proc/self/fd/{directory}/{name}", number
+    finally:
+        os.close(directory)
+
+
+def _server_of(number: int) -> int | None:
+    """Who has mounted it, where a process serves it; None: the kernel does, or it is gone."""
+    mount = numbered(number)
+    return None if mount is None else mount.owner_uid

@@ -1,7 +1,7 @@
 """The daemons of one mount, one after the other: which one serves, what follows its end, and who takes its place.
 
 A daemon is loaded, is handed the mount, says that it is ready, serves, and ends. When it ends by itself, the next one
-is started as `restarts` allows; when that allows no more, every request is refused. Another release that takes the
+is started as `Restarts` allows; when that allows no more, every request is refused. Another release that takes the
 mount over is loaded beside the daemon that serves, and follows it; if it fails, the program before it goes on.
 """
 
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,10 +22,56 @@ from hfs.mountd.supervisor.desk import Reply
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
 from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.pulse import Watch
 from hfs.mountd.supervisor.refusing import Refusing
-from hfs.mountd.supervisor.restarts import Restarts
 from hfs.mountd.supervisor.takeover import TakeOver, TakeOverRefused
-from hfs.mountd.supervisor.watch import Watch
+
+_YOUNG_S = 1.0
+"""A request that ends every daemon is sent again to each, and ends it within milliseconds."""
+_WITHIN_S = 60.0
+_MOST = 5
+_DELAYS_S = (0.0, 0.1, 0.5, 1.0, 2.0)
+"""Before the first, second, ... start after a young death. In all below 4 s: readers wait meanwhile."""
+
+
+class Restarts:
+    """The ends of one mount's daemons."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Daemons that ended by themselves."""
+        self._young: deque[float] = deque()
+        self._hung_s: float | None = None
+
+    def hung(self, now_s: float) -> bool:
+        """A daemon was ended since it did not answer. Whether another one was just before: then it is not the daemons,
+        and the connection should be given up with all that waits there."""
+        before_s, self._hung_s = self._hung_s, now_s
+        return before_s is not None and now_s - before_s < _WITHIN_S
+
+    def ended(self, now_s: float, lived_s: float | None) -> float | None:
+        """A daemon has ended that had answered for `lived_s` seconds (None: it never did).
+
+        Seconds to wait before the next start; None: no other is started.
+        """
+        self.count += 1
+        if lived_s is not None and lived_s >= _YOUNG_S:
+            self._young.clear()
+            return 0.0
+        self._young.append(now_s)
+        while self._young[0] < now_s - _WITHIN_S:
+            self._young.popleft()
+        return None if len(self._young) >= _MOST else _DELAYS_S[len(self._young) - 1]
+
+    def forgive(self) -> None:
+        """What comes now is something else: another release."""
+        self._young.clear()
+
+    @property
+    def young(self) -> int:
+        """Daemons that ended as soon as they began, of late."""
+        return len(self._young)
+
 
 _READY_S = 60.0
 """In which a daemon that follows another has to be loaded, and then to answer; opening the cache after a crash takes a

@@ -1,4 +1,5 @@
-"""What is mounted where, from /proc/self/mountinfo (proc(5)): nothing here touches a mount, so nothing can hang.
+"""What is mounted where, from /proc/self/mountinfo (proc(5)): nothing here touches a mount, so nothing can hang; and
+the way to one that is to be taken away, to that one and to no other.
 
 An overlay of ours (overlay.py) is not what is meant where a mount is looked for: it lies over one, and shows that. Most
 here see through it. `hfs.mounting.mountinfo` has more for commands.

@@ -11,9 +11,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from hfs.mountd.supervisor.daemons import Daemon, Program
+from hfs.mountd.supervisor.daemons import Daemon, Malformed, Program, field
 from hfs.mountd.supervisor.desk import Reply
-from hfs.mountd.supervisor.message import Malformed, field
 
 _LIMIT_S = 30.0
 """For the daemon that goes: what it holds is written to the cache within ten seconds, or fetched again later."""

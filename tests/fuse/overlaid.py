@@ -17,7 +17,7 @@ SMALL, LARGE = 50_000, 9 << 20
 @functools.cache
 def this_kernel_has_them() -> bool:
     """Overlays with a layer of data alone, in a namespace of our own."""
-    code = "from hfs.mounting import overlay_probe; exit(overlay_probe.why_none() or 0)"
+    code = "from hfs.mounting import view; exit(view.why_no_overlays() or 0)"
     return run(sys.executable, "-c", code).returncode == 0
 
 

@@ -15,8 +15,7 @@ from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.ledger import CacheRoot, ServedSource, caches_below, has_ledger
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import keeper, mountinfo, taking_away
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import caches, sockets
+from hfs.sweeping import TimeForOthers, caches, sockets
 from tests.fuse.silent import silent_mount, told_in_time
 from tests.fuse.users import MEMBER, NOBODY, needs_root
 

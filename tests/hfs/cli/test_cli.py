@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hfs.cli import cli, overlays, shared
+from hfs.cli import cli, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
 from hfs.cli.shared import printable
@@ -121,15 +121,9 @@ def test_all_faults_are_told_together(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["mount", "--nonsense"], 2),
-        (["nonsense"], 2),
         (["run", "--nonsense", "--", "true"], 125),
         (["run", "--source"], 125),
-        (["run", "--source", "/s", "--at", "/m"], 125),
-        (["umount"], 2),
-        (["cache", "warm"], 2),
         (["cache", "warm", "-j", "0", "/"], 2),
-        (["cache", "evict"], 2),
         (["cache", "check"], 2),
         (["cache", "list"], 2),
         (["cache", "evict", "--all"], 2),
@@ -138,12 +132,7 @@ def test_all_faults_are_told_together(tmp_path: Path, monkeypatch: pytest.Monkey
         (["cache", "check", "--cache", "/c", "--against-source"], 2),
         (["cache", "warm", "--files-from", "/absent/list"], 2),
         (["cache", "warm", "--files-from", "-", "/a", "/b"], 2),
-        (["cache", "warm", "/"], 2),
-        (["status", "/"], 2),
         (["status", "--control", "/absent"], 1),
-        (["umount", "/absent"], 1),
-        (["umount", "/proc"], 1),
-        (["completion", "csh"], 2),
         (["--version"], 0),
         (["run", "--help"], 0),
     ],
@@ -189,11 +178,6 @@ def test_config_shows_values_and_origins(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "environment HFS_TTL" in text
     assert "a power of two from 64K to 64M" in text
     assert hfs("config", "--ttl", "x").exit_code == 2
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str) -> None:
-    assert "_HFS_COMPLETE" in hfs("completion", shell).stdout
 
 
 def test_completion_of_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,11 +259,6 @@ def test_status_of_all_mounts(daemon: FakeCommands, monkeypatch: pytest.MonkeyPa
     assert hfs("status").stdout == "no mounts of hfs\n"
 
 
-def test_where_one_mount_is_meant_it_is_the_only_one(daemon: FakeCommands) -> None:
-    assert daemon.mountpoint in hfs("status", "--all").stdout
-    assert hfs("why").stdout.startswith("nothing")
-
-
 def test_without_any_mount_it_is_said(tmp_path: Path) -> None:
     for arguments in (("why",), ("status", "--watch"), ("status", "--plot", tmp_path / "p.png")):
         result = hfs(*arguments)
@@ -293,28 +272,6 @@ def test_status_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     result = hfs("status", "--control", "/absent", "--wait", "1")
     assert result.exit_code == 1
     assert sum(waits) == pytest.approx(1.0, abs=0.2)
-
-
-def test_the_parts_of_a_mount_are_told_one_a_line() -> None:
-    """What could not be had with its reason, as the daemon gives it."""
-    io_mode = {
-        "mode": "daemon",
-        "reason": "no passthrough: too old",
-        "passthrough": "too old",
-        "stateless": "available",
-        "extension": "loaded",
-    }
-    kernel = {"read_ahead_kb": None, "max_background": 512, "notes": ["readahead stays at 128 KiB: /sys/x: refused"]}
-    assert mount_module.parts({"io_mode": io_mode, "kernel": kernel}) == [
-        "io mode: daemon (no passthrough: too old)",
-        "passthrough: too old",
-        "stateless: available",
-        "extension: loaded",
-        f"overlays: {overlays.line({})}",
-        "readahead: as the kernel has it",
-        "background requests: 512",
-        "readahead stays at 128 KiB: /sys/x: refused",
-    ]
 
 
 def test_names_where_a_part_of_a_mount_is_seen() -> None:

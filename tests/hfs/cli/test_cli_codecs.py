@@ -84,14 +84,6 @@ def test_fields_with_labels_and_their_accuracy() -> None:
     assert "off by more than 10 %: 0.000% of the values" in bounded.stdout
 
 
-@pytest.mark.slow
-def test_several_processes(folder: Path) -> None:
-    np.save("many.npy", np.stack([volume(seed, side=4) for seed in range(7)]))
-    made = CliRunner().invoke(cli, ["encode", "many.npy", "out", "--jobs", "2"])
-    assert made.exit_code == 0, made.output
-    assert [(EncodedDataset("out")[seed] == volume(seed, side=4)).all() for seed in range(7)] == [True] * 7
-
-
 def test_files_that_cannot_be_read_do_not_stop_the_others() -> None:
     os.mkdir("in")
     for name in ("empty.npy", "empty.h5", "empty.npz", "sub"):
@@ -134,17 +126,6 @@ def test_samples_that_cannot_be_encoded_do_not_stop_the_others() -> None:
     assert back.exit_code == 3
     assert "hfs: out/bad.hfsc: " in back.stderr
     assert files("back") == ["good.npy"]
-
-
-def test_files_that_exist_are_not_lost() -> None:
-    np.save("a.npy", volume())
-    assert hfs("encode", "a.npy", "out").exit_code == 0
-    again = hfs("encode", "a.npy", "out")
-    assert again.exit_code == 2
-    assert "out/a.hfsc exists: --overwrite, or --continue" in again.stderr
-    assert hfs("encode", "a.npy", "out", "--overwrite").exit_code == 0
-    np.savez("a.npz", x=volume())
-    assert "would be made twice" in hfs("encode", ".", "out2").stderr
 
 
 @pytest.mark.parametrize(

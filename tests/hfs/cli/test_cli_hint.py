@@ -1,13 +1,11 @@
 """`hfs-hint` and `hfs layout` against the real control socket and the daemon's own book of learners; no mount."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
-import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -273,25 +271,3 @@ def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     table = epochs_table(many)
     assert table is not None
     assert (table.row_count, table.caption) == (20, "30 earlier ones: --json")
-
-
-def test_layout_build(tmp_path: Path, daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(daemon.mountpoint) / "train.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros((5, 3))
-        file["y"] = np.zeros(5)
-
-    def build(*arguments: str | Path) -> Result:
-        return CliRunner().invoke(cli, ["layout", "build", *map(str, arguments)])
-
-    monkeypatch.chdir(tmp_path)
-    result = build(path, "--dataset", "x", "--dataset", "y")
-    assert (result.exit_code, result.stdout) == (0, "train.h5.layout: 5 samples of train.h5 (hdf5: x, y)\n")
-    assert Layout.load("train.h5.layout").samples == 5
-    result = build(path, "--dataset", "z", "-o", "other")
-    assert (result.exit_code, os.path.exists("other")) == (1, False)
-    assert "no data set 'z'; there are x, y" in result.stderr
-    os.rename(path, tmp_path / "train.h5")
-    result = build("train.h5", "--dataset", "x", "-o", "other")
-    assert (result.exit_code, "say with --root" in result.stderr) == (2, True)
-    assert build("train.h5", "--dataset", "x", "-o", "other", "--root", tmp_path).exit_code == 0

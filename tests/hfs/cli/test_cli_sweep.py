@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import Swept, caches, daemons, mounts, sockets
+from hfs.sweeping import Swept, TimeForOthers, caches, daemons, mounts, sockets
 from tests.hfs.cli.running import hfs
 
 GONE = Swept("socket", "/run/hfs/a.sock", "socket that nobody listens at")

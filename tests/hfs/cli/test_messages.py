@@ -22,7 +22,7 @@ from hfs.codecs.converting import Outcome
 from hfs.mountd.core.config import KEYS, Config
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.protocol import PathFault, Result
-from hfs.mounting import joining, mountinfo, processes
+from hfs.mounting import joining, keeper, mountinfo, processes
 from hfs.mounting.mountinfo import parse
 from hfs.policies.diagnosis.causes import WORTH, Finding
 from tests.hfs.cli.running import hfs
@@ -57,21 +57,12 @@ def test_the_only_mount_is_ones_own(uid: int, mounts: list[str], meant: str, mon
     table = parse("\n".join(mounts).format(uid=uid))
     monkeypatch.setattr(shared.os, "geteuid", lambda: uid)
     monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
-    monkeypatch.setattr(shared.given_mounts, "served_mounts", list)
+    monkeypatch.setattr(keeper, "of_given_mounts", list)
     try:
         said = sole_mount()
     except ConfigError as error:
         said = str(error)
     assert meant in said
-
-
-def test_it_is_called_as_the_command_calls_it() -> None:
-    for program, words, name in (
-        (cli, ["why"], "no MOUNT"),
-        (cli, ["cache", "check"], "no PATH"),
-        (hint, ["show"], "no --mount"),
-    ):
-        assert name in CliRunner().invoke(program, words).stderr
 
 
 # -- words that are none ----------------------------------------------------------------------------------------------
@@ -179,14 +170,6 @@ def test_paths_are_told_as_people_write_them() -> None:
         assert "path!r}" not in file.read_text(), file
 
 
-def test_a_path_that_leads_nowhere_is_a_line(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    done = hfs("status", tmp_path / "a/x")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.endswith("a/x: cannot be used (Too many levels of symbolic links); give another\n")
-
-
 # -- lists of names ---------------------------------------------------------------------------------------------------
 
 
@@ -202,12 +185,6 @@ def test_a_path_that_leads_nowhere_is_a_line(tmp_path: Path) -> None:
 )
 def test_lists_that_were_written_on_windows(text: bytes, names: list[bytes]) -> None:
     assert lines_of(text) == names
-
-
-def test_both_programs_read_them(daemon: FakeCommands, tmp_path: Path) -> None:
-    (tmp_path / "list").write_bytes(b"a\r\nd/b\r\n")
-    assert hfs("cache", "warm", "--files-from", tmp_path / "list", daemon.mountpoint).exit_code == 0
-    assert daemon.calls == [("warm", [b"a", b"d/b"], 0)]
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
@@ -269,19 +246,6 @@ def test_encoding_goes_on_where_it_was_ended(monkeypatch: pytest.MonkeyPatch, tm
     assert hfs("decode", "out", "back", "--jobs", "1").exit_code == 0
     Path("back/b.npy").unlink()
     assert "1 file to decode" in hfs("decode", "out", "back", "--continue").stderr
-
-
-def test_a_target_that_cannot_be_made_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((2, 2, 2), np.float32))
-    monkeypatch.setattr(importlib.import_module("hfs.cli.encode"), "in_processes", None)
-    done = hfs("encode", tmp_path / "a.npy", tmp_path / "a.npy" / "out")
-    assert (done.exit_code, "a.npy is no directory that you can write to; give another" in done.stderr) == (2, True)
-
-
-def test_other_commands_end_in_one_line(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_module, "target_of", interrupt)
-    done = hfs("status", daemon.mountpoint)
-    assert (done.exit_code, done.stderr) == (1, "hfs: interrupted\n")
 
 
 def test_a_watch_in_a_pipe_ends_with_one_ctrl_c(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +320,7 @@ def test_a_child_that_still_sees_the_mount_is_named(monkeypatch: pytest.MonkeyPa
 def test_why_tells_a_share_of_the_time_where_it_was_measured(
     daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("hfs.cli.why")
+    module = importlib.import_module("hfs.policies.diagnosis.causes")
     causes = [Finding(f"cause {cost}", cost, f"cause {cost}", "seen", "change") for cost in (1.0, 0.4, WORTH)]
     monkeypatch.setattr(module, "found", lambda _situation: causes)
     said = [line for line in hfs("why", "--all").stdout.splitlines() if line.startswith("cause")]

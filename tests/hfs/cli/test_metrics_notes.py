@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hfs.cli.metrics import notes
+from hfs.cli.mount_notes import notes
 from hfs.mountd.core.config import Config
 
 PATHS = "and the paths of SOURCE and MOUNTPOINT"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from hfs.cli import cli, render
 from hfs.cli.learners import epochs_table, learners_table
-from hfs.cli.traffic_plot import draw
+from hfs.cli.pictures import draw_traffic
 from hfs.mountd.core.errors import ConfigError
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
@@ -58,7 +58,7 @@ def outside(legend: Any, axis: Any) -> bool:
 
 
 def test_traffic_is_told_in_minutes_ago(drawn: list[Any], tmp_path: Path) -> None:
-    draw(looks(0), "/data", str(tmp_path / "p.svg"))
+    draw_traffic(looks(0), "/data", str(tmp_path / "p.svg"))
     above, _, below = drawn[0].axes
     assert below.get_xlim() == (2.0, 0.0)
     assert min(below.lines[0].get_xdata()) >= 0
@@ -72,12 +72,12 @@ def test_a_picture_that_cannot_be_kept_is_refused_in_a_line(daemon: FakeCommands
         assert (done.exit_code, why in done.stderr) == (2, True)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ConfigError, match=r"cannot be written \(Is a directory\); give another"):
-        draw(looks(0), "/data", str(tmp_path / "folder.png"))
+        draw_traffic(looks(0), "/data", str(tmp_path / "folder.png"))
 
 
 def test_other_nodes_are_named_where_there_are_some(drawn: list[Any], tmp_path: Path) -> None:
-    draw(looks(0), "/data", str(tmp_path / "p.svg"))
-    draw(looks(10**7), "/data", str(tmp_path / "p.svg"))
+    draw_traffic(looks(0), "/data", str(tmp_path / "p.svg"))
+    draw_traffic(looks(10**7), "/data", str(tmp_path / "p.svg"))
     alone, job = drawn
     assert labels(alone.axes[0]) == ["this node", "the source"]
     assert labels(job.axes[0]) == ["this node", "other nodes", "the source"]

@@ -1,7 +1,5 @@
 """The screen of a mount: short whatever happens, and right about what it says."""
 
-import os
-
 from hfs.cli.run import since
 from hfs.cli.situation import situation_of
 from hfs.cli.status_screen import MOST_LINES, run_lines, screen
@@ -50,11 +48,6 @@ def test_an_epoch_that_has_just_begun_says_nothing_of_the_job() -> None:
     assert [line.split()[0] for line in lines if "files were opened before" in line] == ["wrong"]
     assert said[1] in lines
     assert said[0] not in lines
-
-
-def test_a_command_that_asks_is_no_reader() -> None:
-    readers = [{"pid": pid, "command": "hfs", "reads": 1, "bytes": 0} for pid in (os.getpid(), os.getppid(), 0)]
-    assert situation_of({**STATUS, "readers": readers}).readers == 1
 
 
 def test_a_process_that_is_several_learners_loads_once() -> None:
@@ -145,14 +138,6 @@ def test_readers_that_the_daemon_has_given_nothing_are_not_named() -> None:
     lines = screen({**STATUS, "readers": readers})
     assert [line for line in lines if line.startswith("readers")] == ["readers       cp (6) 9 B by the daemon"]
     assert not any(line.startswith("readers") for line in screen({**STATUS, "readers": readers[:1]}))
-
-
-def test_inode_numbers_that_change_are_told() -> None:
-    counters = {"inodes_renumbered": {"value": 4_000}, "version_changes": {"value": 5_000}}
-    text = "\n".join(screen({**STATUS, "counters": {**STATUS.get("counters", {}), **counters}}))
-    assert "other inode numbers" in text
-    assert "seen: 4,000 times" in text
-    assert "--immutable" in text
 
 
 def test_faults_and_crashes_are_told() -> None:

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from hfs.cli.learners import epochs_table, learners_table
-from hfs.cli.metrics import notes
-from hfs.cli.mount import parts
+from hfs.cli.mount_notes import notes, parts
 from hfs.cli.render import render_tree
 from hfs.cli.situation import situation_of
 from hfs.cli.status_screen import run_lines, screen
-from hfs.client import told
 from hfs.client.client import Client, DaemonSilent
 from hfs.client.told import Nonsense, ToldByKeeper, ToldStatus, check, decode_json
 from hfs.mountd.core.config import Config
@@ -141,12 +139,3 @@ def test_a_keeper_that_makes_no_sense(said: dict[str, Any]) -> None:
 def test_what_is_no_json(data: bytes) -> None:
     assert decode_json(data) is None
     assert decode_json(json.dumps(WHOLE).encode()) == WHOLE
-
-
-def test_one_thread_at_a_time_has_types_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands ask several mounts at once, and msgspec ends the process where two threads come to a new type."""
-    seen: list[bool] = []
-    monkeypatch.setattr(told.msgspec, "convert", lambda *_: seen.append(told._CONVERTING.locked()))
-    told.check({}, dict)
-    assert seen == [True]
-    assert not told._CONVERTING.locked()

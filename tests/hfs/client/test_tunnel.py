@@ -194,13 +194,6 @@ def test_nobody_waits_for_a_mount_that_hangs(mount: FakeMount) -> None:
     mount.wait(lambda: mount.closed == 2)
 
 
-def test_a_learner_that_rests_holds_no_directory(mount: FakeMount) -> None:
-    with open_tunnel("/m", LIMIT_S) as connection:
-        mount.wait(lambda: mount.let_go)
-        connection.sendall(b"and goes on")
-        mount.wait(lambda: mount.heard == b"and goes on")
-
-
 def test_a_forked_child_has_no_part_in_it(mount: FakeMount) -> None:
     before = sockets()
     with open_tunnel("/m", LIMIT_S) as connection:
@@ -317,17 +310,6 @@ def test_a_socket_that_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("seen")
-def test_a_socket_that_is_seen_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    through(lambda _directory, _limit_s: pytest.fail("through the mount"), monkeypatch)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(tmp_path / "s"))
-        listener.listen()
-        connection = ControlSocket(ControlAddress(str(tmp_path / "s"), "/m"), 1.0)
-        assert not connection.through_mount
-        connection.socket.close()
-
-
-@pytest.mark.usefixtures("seen")
 def test_no_connection_goes_through_an_overlay(monkeypatch: pytest.MonkeyPatch) -> None:
     overlay = Mount(2, "0:10", "/m", "ro", "overlay", "hfs#/s")
     monkeypatch.setattr(control_socket.mountinfo, "read", lambda *_: [overlay])
@@ -353,8 +335,3 @@ def test_what_is_said_where_neither_way_leads(number: int, message: str, monkeyp
     through(refused, monkeypatch)
     with pytest.raises(DaemonSilent, match=message):
         ControlSocket(ControlAddress("/absent/s", "/m"), 1.0)
-
-
-def test_what_is_said_of_a_path_in_no_mount(tmp_path: Path) -> None:
-    with pytest.raises(DaemonSilent, match=r"No such file or directory; hfs status lists"):
-        ControlSocket(ControlAddress("/absent/s", str(tmp_path)), 1.0)

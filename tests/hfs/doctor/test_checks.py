@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hfs.doctor import examine, fuse, libfuse, limits, mounts, namespaces, source
-from hfs.doctor.check_result import CheckResult, Level, fault, good, limit, note, worst
+from hfs.doctor.check_result import Level, fault, good
 from hfs.mounting import probe
 from tests.hfs.doctor.surroundings import ALL_CAPABILITIES, found, made_up
 
@@ -21,13 +21,6 @@ LOADED: dict[str, Any] = {
     "pyfuse3": "3.5.0",
     "libfuse": "/lib/libfuse3.so.3.17.2",
 }
-
-
-def test_the_worst_level_counts_and_notes_do_not() -> None:
-    assert worst([]) is Level.GOOD
-    assert worst([good("a", "x"), note("b", "y")]) is Level.GOOD
-    assert worst([limit("a", "x", "r"), note("b", "y")]) is Level.LIMIT
-    assert worst([limit("a", "x", "r"), fault("b", "y", "r"), good("c", "z")]) is Level.FAULT
 
 
 # -- /dev/fuse, fusermount3 -------------------------------------------------------------------------------------------
@@ -125,12 +118,6 @@ def test_a_pyfuse3_that_cannot_be_loaded_is_a_fault_and_all_that_is_said(tmp_pat
     assert "No module named 'pyfuse3'" in told["pyfuse3"][1]
 
 
-def test_what_a_daemon_would_load_is_loaded_here() -> None:
-    said = libfuse.load()
-    assert {"failed", "refused"}.isdisjoint(said)
-    assert said["pyfuse3"]
-
-
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 FREE = "MemTotal: 99999999 kB\nMemAvailable: 50000000 kB\n"
@@ -138,16 +125,6 @@ FREE = "MemTotal: 99999999 kB\nMemAvailable: 50000000 kB\n"
 
 def of_limits(files: int, processes: int) -> limits.Limits:
     return lambda which: (processes, processes) if which == limits.resource.RLIMIT_NPROC else (files, files)
-
-
-def test_limits_that_are_wide_are_good(tmp_path: Path) -> None:
-    told = found(limits.check(made_up(tmp_path, {"meminfo": FREE}), of_limits(1 << 20, 1 << 20)))
-    assert {level for level, _ in told.values()} == {"good"}
-
-
-def test_little_memory_is_a_limit(tmp_path: Path) -> None:
-    around = made_up(tmp_path, {"meminfo": "MemAvailable: 500000 kB\n"})
-    assert found(limits.check(around, of_limits(1 << 20, 1 << 20)))["memory"][0] == "limit"
 
 
 def test_root_is_not_held_to_the_number_of_its_processes(tmp_path: Path) -> None:
@@ -284,15 +261,6 @@ def test_the_user_need_not_reach_the_interpreter(tmp_path: Path, monkeypatch: py
     assert source.look(str(tmp_path), 5.0)["done"]
 
 
-def test_a_source_is_looked_at_by_a_process_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "file").write_text("x")
-    (tmp_path / "a" / "pipe").touch()
-    said = source.look(str(tmp_path), 5.0)
-    assert (said["done"], said["refused"], said["names"]) == (True, 0, 4)
-    assert source.look(str(tmp_path / "none"), 5.0)["errno"] == errno.ENOENT
-
-
 _OTHER_NUMBERS = """
 class Renumbered:
     def __init__(self, found): self.found = found
@@ -399,8 +367,3 @@ def test_a_source_that_is_at_fault_is_not_asked_again(tmp_path: Path) -> None:
 
     assert len(list(examine(made_up(tmp_path, source="/s"), {"a": first, "b": second}))) == 1
     assert asked == [None]
-
-
-def test_findings_are_lines() -> None:
-    assert CheckResult("a", Level.FAULT, "broken", "mend it").line() == "broken; mend it"
-    assert good("a", "well").line() == "well"

@@ -115,21 +115,6 @@ def test_a_line_of_text_is_one_line(root: logging.Logger, tmp_path: Path, monkey
     assert len([line for line in lines if line.startswith("20")]) == len(records) + 1
 
 
-def test_the_keeper_writes_the_same_keys(tmp_path: Path) -> None:
-    log = Log(str(tmp_path / "log"), None, "json")
-    for name in NAMES:
-        log.warning(name)
-    log.written_as("text")
-    log.info("as before")
-    *lines, last = (tmp_path / "log").read_bytes().splitlines()
-    record = logging.makeLogRecord({"msg": "x", "name": "n", "levelname": "INFO"})
-    for line, name in zip(map(json.loads, lines), NAMES, strict=True):
-        assert list(line) == list(json.loads(logs.JsonLines().format(record)))
-        assert line["message"] == name.encode("utf-8", "backslashreplace").decode()
-        assert (line["level"], line["logger"]) == ("WARNING", "hfs.mountd.supervisor")
-    assert last.endswith(b" INFO hfs.mountd.supervisor: as before")
-
-
 @pytest.mark.parametrize(
     ("created", "time"),
     [

@@ -14,9 +14,8 @@ from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.supervisor import table
-from hfs.mounting import daemon_process, logs, mounting, processes
-from hfs.mounting.mounting import start, unmount
-from hfs.mounting.taking_away import clean_stale, detach
+from hfs.mounting import logs, mounting, processes
+from hfs.mounting.mounting import start
 
 
 @pytest.fixture
@@ -125,26 +124,6 @@ def test_an_interrupt_ends_the_daemon(config: Config, monkeypatch: pytest.Monkey
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_log_that_cannot_be_opened(config: Config, tmp_path: Path) -> None:
-    (tmp_path / "l").write_text("")
-    with pytest.raises(MountError, match="--log-file"):
-        start(config, {})
-
-
-@pytest.mark.parametrize(
-    ("path", "words"), [("/proc", "is mounted there, not hfs"), ("/absent", "nothing is mounted there")]
-)
-def test_what_is_no_mount_of_ours_is_left_alone(path: str, words: str) -> None:
-    with pytest.raises(MountError, match=words):
-        unmount(path)
-    assert not clean_stale(path)
-
-
-def test_unmounting_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(MountError, match=r"cannot be unmounted|not mounted|not found"):
-        detach(str(tmp_path), lazy=False)
-
-
 # -- the daemon's process ---------------------------------------------------------------------------------------------
 
 
@@ -159,32 +138,7 @@ def test_the_daemons_process_answers_before_it_ends(tmp_path: Path) -> None:
     assert "cannot be read" in answer["error"]
 
 
-def test_the_first_error_of_a_nursery_is_told() -> None:
-    ours = MountError("ours")
-    group = ExceptionGroup("a", [ValueError("x"), ExceptionGroup("b", [ours, KeyError("y")])])
-    assert daemon_process.leaf(group) is ours
-    assert daemon_process.message(ours) == "ours"
-    assert daemon_process.message(ValueError("x")) == "the daemon failed: ValueError('x')"
-    assert [daemon_process.exit_code(error) for error in (ours, ConfigError("z"), ValueError())] == [1, 2, 1]
-
-
 # -- other processes --------------------------------------------------------------------------------------------------
-
-
-def test_waiting_for_a_process() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    descriptor = processes.open_pid(child.pid)
-    assert descriptor is not None
-    try:
-        assert not processes.wait_gone(descriptor, 0)
-        assert child.stdin is not None
-        child.stdin.close()
-        assert processes.wait_gone(descriptor, 20)
-    finally:
-        os.close(descriptor)
-        child.wait()
-    assert processes.open_pid(child.pid) is None
-    assert processes.open_pid(0) is None
 
 
 @pytest.mark.parametrize(
@@ -215,10 +169,6 @@ def test_who_uses_a_mount(tmp_path: Path, script: str, how: str) -> None:
         child.stdin.close()
     assert (user.pid, user.how) == (child.pid, how.format(path=path))
     assert processes.users_of(str(path)) == []
-
-
-def test_signals_have_names() -> None:
-    assert logs.post_mortem(-signal.SIGSEGV, Path("/absent"), 0).startswith("the daemon was ended by SIGSEGV")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

@@ -13,8 +13,7 @@ from hfs.mountd.cache import CacheSettings, open_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import CacheRoot
 from hfs.mountd.ledger.record import Grant, write_grant
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import caches
+from hfs.sweeping import TimeForOthers, caches
 
 DAY_S = 86400.0
 OTHERS = TimeForOthers(1000.0, 1000.0)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.core.socket_places import opened, prefix_of
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import sockets
+from hfs.sweeping import TimeForOthers, sockets
 
 UID = os.geteuid()
 

@@ -12,8 +12,7 @@ from hfs.mountd.core import socket_places
 from hfs.mountd.ledger import Grant, Ledger, Listed
 from hfs.mounting import jobs, keeper, mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
-from hfs.mounting.time_for_others import TimeForOthers
-from hfs.sweeping import caches, daemons, mounts, sockets
+from hfs.sweeping import TimeForOthers, caches, daemons, mounts, sockets
 from tests.fuse.users import MEMBER, NOBODY, needs_root
 
 OWN = os.geteuid()

@@ -17,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.control import connection, control, requester
+from hfs.mountd.control import connection, control
 from hfs.mountd.control.connection import ControlConnection, Report
 from hfs.mountd.control.control import serve
 from hfs.mountd.control.listening import socket_path
@@ -351,8 +351,8 @@ def test_a_user_who_takes_all_connections_has_taken_only_his_own(
 ) -> None:
     monkeypatch.setattr(control, "MAX_CONNECTIONS", 3)
     who = [12345]
-    monkeypatch.setattr(requester, "socket_peer", lambda _connection: SocketPeer(1, who[0], 100))
-    monkeypatch.setattr(requester, "socket_peer_groups", lambda _connection: ())
+    monkeypatch.setattr(connection, "socket_peer", lambda _connection: SocketPeer(1, who[0], 100))
+    monkeypatch.setattr(connection, "socket_peer_groups", lambda _connection: ())
 
     async def test() -> None:
         path = socket_path(config(tmp_path / "s"))
@@ -381,7 +381,7 @@ def test_a_user_who_takes_all_connections_has_taken_only_his_own(
 def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any) -> None:
     logs.expect("was refused")
     # What the kernel would say of a process of user 12345.
-    monkeypatch.setattr(requester, "socket_peer", lambda _connection: SocketPeer(1, 12345, 12345))
+    monkeypatch.setattr(connection, "socket_peer", lambda _connection: SocketPeer(1, 12345, 12345))
 
     async def test() -> None:
         commands = FakeCommands()

@@ -5,6 +5,7 @@ Whatever one of them does, the daemon answers the others. No time passes: limits
 
 import contextlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -12,8 +13,18 @@ import trio
 import trio.testing
 
 from hfs.mountd.control import connection, control
-from hfs.mountd.wire.hints import MAX_PART_FRAME_BYTES, At, LayoutPart, Order, Over, Waited, layout_digest
-from hfs.mountd.wire.protocol import Failure, Join, Result, Status, encode
+from hfs.mountd.core.caller import Credentials
+from hfs.mountd.wire.hints import (
+    MAX_PART_FRAME_BYTES,
+    At,
+    LayoutPart,
+    LearnerMessage,
+    Order,
+    Over,
+    Waited,
+    layout_digest,
+)
+from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, Join, Reply, Result, Status, encode
 from tests.conftest import Logs
 from tests.support.fake_commands import run
 from tests.support.hint_clients import FILES, OTHERS, daemon, order
@@ -272,3 +283,30 @@ def test_a_learner_that_reads_no_answer_is_let_go(tmp_path: Path, monkeypatch: p
             await served.lives()
 
     run(test)
+
+
+async def test_who_takes_no_answer_any_more_is_heard_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, sent = [], list[Reply]()
+    said = [Over(0), Waited(1, 0.25, 0.5, 0.125, 23), Over(1), Waited(2, 0.5, 0.5, 0.125, 23)]
+    frames = [encode(message)[HEADER_BYTES:] for message in said]
+
+    async def receive(message: LearnerMessage) -> Result | None:
+        heard.append(message)
+        return Result() if isinstance(message, Over) else None
+
+    async def next_frame(_refusal: object) -> bytes | None:
+        return frames.pop(0) if frames else None
+
+    async def send(reply: Reply) -> None:
+        if sent:
+            raise trio.BrokenResourceError
+        sent.append(reply)
+
+    learner, session = connection.ControlConnection(trio.testing.memory_stream_pair()[0]), Mock(receive=receive)
+    monkeypatch.setattr(learner, "next_frame", next_frame)
+    monkeypatch.setattr(learner, "send", send)
+    learners = Mock(join=lambda *_: (session, Result()))
+    await learner.follow(learners, Join("x"), connection.Requester(1, Credentials(0, 0, ()), is_owner=True))
+    assert heard == said
+    session.leave.assert_called_once_with()
+    assert sent == [Result()], "the answer to its joining"

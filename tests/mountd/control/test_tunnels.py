@@ -18,13 +18,12 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.control import control, tunnels
-from hfs.mountd.control.connection import Report
+from hfs.mountd.control import tunnels
 from hfs.mountd.control.control import serve
 from hfs.mountd.control.tunnels import MOST_OF_OTHERS, MOST_OF_USER, SILENT_LOOKS, Tunnels
 from hfs.mountd.core.caller import Credentials, has_ended
 from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.wire.protocol import Failure, Join, Reply, Request, Result, Rows, Status, Warm, decode_reply, encode
+from hfs.mountd.wire.protocol import Failure, Join, Reply, Request, Result, Status, Warm, decode_reply, encode
 from hfs.mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from tests.conftest import Logs
 from tests.support.fake_commands import FakeCommands, run
@@ -327,61 +326,6 @@ async def daemon(path: Path, commands: FakeCommands, *, others: bool = False) ->
         yield found
 
 
-def test_a_command_is_answered_and_the_tunnel_ends(tmp_path: Path) -> None:
-    async def test() -> None:
-        commands = FakeCommands()
-        async with daemon(tmp_path / "s", commands) as found:
-            client = Client(found)
-            client.open(encode(Status())[:7])
-            client.ask(encode(Status())[7:])
-            (reply,) = await client.replies()
-            assert isinstance(reply, Result)
-            assert reply.detail["pid"] == 5
-            assert len(found) == 0
-
-    run(test)
-
-
-def test_a_client_that_leaves_cancels_its_command(tmp_path: Path) -> None:
-    async def test() -> None:
-        began, ended = trio.Event(), trio.Event()
-
-        async def work(report: Report) -> Result:
-            began.set()
-            try:
-                await trio.sleep_forever()
-            finally:
-                ended.set()
-            raise AssertionError
-
-        async with daemon(tmp_path / "s", FakeCommands(work)) as found:
-            client = Client(found)
-            client.open(encode(Warm([b""])))
-            await began.wait()
-            client.ask(flags=CLOSE)
-            await ended.wait()
-
-    run(test)
-
-
-def test_an_answer_larger_than_an_exchange(tmp_path: Path) -> None:
-    async def work(report: Report) -> Result:
-        for _ in range(30):
-            await report(Rows([]))
-        return Result(detail={"long": "x" * 300_000})
-
-    async def test() -> None:
-        async with daemon(tmp_path / "s", FakeCommands(work)) as found:
-            client = Client(found)
-            client.open(encode(Warm([b""])))
-            got = await client.replies()
-            assert len(got) == 31
-            assert isinstance(got[-1], Result)
-            assert got[-1].detail == {"long": "x" * 300_000}
-
-    run(test)
-
-
 @pytest.mark.parametrize("uid", [12345, UID + 1])
 def test_another_user_is_refused_by_the_gate(tmp_path: Path, uid: int, logs: Logs) -> None:
     """As on the control socket: whoever the kernel names, not whoever a client says it is."""
@@ -418,18 +362,5 @@ def test_another_user_where_the_mount_is_for_others(tmp_path: Path) -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(tunnels, "credentials_of", lambda _thread, uid, gid: Credentials(uid, gid, (7, 5)))
                 assert "no learners here" in str(await said(found, Join("0" * 32), THREAD))
-
-    run(test)
-
-
-def test_the_owner_is_known_by_the_number_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control.os, "geteuid", lambda: 12345)
-
-    async def test() -> None:
-        async with daemon(tmp_path / "s", FakeCommands()) as found:
-            client = Client(found, uid=12345, gid=99, thread=0)
-            client.open(encode(Warm([b""])))
-            (reply,) = await client.replies()
-            assert isinstance(reply, Result)
 
     run(test)

@@ -58,12 +58,6 @@ def test_one_that_has_ended_and_was_not_asked_is_no_zombie() -> None:
         os.waitpid(errand._pid, os.WNOHANG)
 
 
-def test_who_waits_for_all_children_may_be_faster() -> None:
-    errand = Errand(lambda _: None, [])
-    os.waitpid(errand._pid, 0)
-    assert ended(errand) == 0
-
-
 def test_one_that_hangs_holds_nothing_of_ours_and_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
     (reading, writing), (begun, begins) = os.pipe(), os.pipe()
 

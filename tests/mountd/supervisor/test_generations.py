@@ -150,20 +150,6 @@ def test_the_first_may_be_put_in_place_by_who_is_to_see_it(place: Place) -> None
     assert made.end()
 
 
-def test_nothing_is_made_while_nothing_changed(place: Place, made: Generations) -> None:
-    look_until(made, lambda: made.is_made)
-    for _ in range(5):
-        made.look()
-    assert [root.name for root in place.roots.iterdir()] == ["1"]
-
-
-def test_a_moved_number_wakes_who_waits(place: Place, made: Generations) -> None:
-    look_until(made, lambda: made.is_made)
-    assert not select.select([made.descriptor], [], [], 0)[0]
-    place.move(2)
-    assert select.select([made.descriptor], [], [], 0)[0]
-
-
 def test_at_the_bound_nothing_is_made_until_one_has_gone(place: Place, made: Generations) -> None:
     look_until(made, lambda: made.is_made)
     for number in range(2, MOST + 1):
@@ -194,14 +180,6 @@ def test_what_is_needed_is_made_however_many_are_alive(place: Place, made: Gener
     assert place.said == (1, MOST_NEEDED)
     place.goes(1)
     look_until(made, lambda: place.said[1] == 99)
-
-
-def test_one_that_is_being_made_at_the_end_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_END_S", 30.0)
-    made = Generations(place.layers, "/data")
-    made.look()
-    assert made.end()
-    assert [path.name for path in place.makers.iterdir()] == ["number"]
 
 
 def test_one_that_hangs_holds_up_nobody_and_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,13 +290,6 @@ def test_where_no_process_is_to_be_had_all_goes_on(place: Place, monkeypatch: py
     assert (place.said, place.is_locked()) == ((1, 1), False)
 
 
-def test_a_number_that_has_gone_asks_for_nothing(place: Place, made: Generations) -> None:
-    look_until(made, lambda: made.is_made)
-    (place.makers / "number").unlink()
-    assert made.look() is None
-    assert made._making is None
-
-
 def test_what_others_have_taken_away_is_known(place: Place, made: Generations) -> None:
     look_until(made, lambda: made.is_made)
     renewed(made, place, 2)
@@ -333,13 +304,6 @@ def test_what_others_have_taken_away_is_known(place: Place, made: Generations) -
     made.look()
     assert not made.was_taken_away, "the next one is about to come"
     place.hangs.unlink()
-
-
-def test_without_a_directory_for_makers_none_says_anything(place: Place) -> None:
-    made = Generations(place.layers._replace(makers=None), "/data")
-    look_until(made, lambda: made.is_made)
-    assert made.end()
-    assert list(place.makers.glob("maker-*")) == []
 
 
 def test_where_the_file_cannot_be_made_there_is_no_maker(place: Place) -> None:

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.supervisor import given
-from hfs.mountd.supervisor.connection import MountRefused
-from hfs.mountd.supervisor.given import GivenConnection
+from hfs.mountd.supervisor import connection
+from hfs.mountd.supervisor.connection import GivenConnection, MountRefused
 from hfs.mountd.supervisor.mounts import KeptMount
-from hfs.mountd.supervisor.table import device_at, places_of
 from tests.fuse.given import mounted
 from tests.fuse.users import needs_root
 
@@ -26,38 +24,19 @@ def place(tmp_path: Path) -> Iterator[Path]:
     ctypes.CDLL(None).umount2(os.fsencode(path), 2)  # MNT_DETACH
 
 
-def test_it_is_taken_as_it_is(place: Path) -> None:
-    """The mount is the one that mountinfo shows, and stays whatever is done with the connection."""
-    connection = GivenConnection.take(mounted(place), "/dev/fd/7")
-    connection.read_init()
-    assert len(connection.init) >= 60
-    if connection.device:  # a kernel that tells
-        assert connection.device == device_at(str(place))
-        assert connection.is_mounted
-    connection.detach()
-    assert not connection.is_gone
-    assert device_at(str(place)) is not None
-    connection.close()
-    assert not connection.is_mounted
-
-
 def test_one_that_is_not_mounted_is_waited_for_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given, "_MOUNTED_S", 0.0)
-    monkeypatch.setattr(given, "_LOOK_S", 0.0)
+    monkeypatch.setattr(connection, "_MOUNTED_S", 0.0)
+    monkeypatch.setattr(connection, "_LOOK_S", 0.0)
     with pytest.raises(MountRefused, match=r"^/dev/fd/7: not mounted, or unmounted again; whoever opens it"):
         GivenConnection.take(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC), "/dev/fd/7")
 
 
 def test_one_that_somebody_serves_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(given, "_INIT_S", 0.01)
+    monkeypatch.setattr(connection, "_INIT_S", 0.01)
     fd = mounted(place)
     os.read(fd, 8192)
     with pytest.raises(MountRefused, match=r"^/dev/fd/7: somebody else has begun to serve it"):
         GivenConnection.take(fd, "/dev/fd/7")
-
-
-def test_a_mount_that_is_not_known_is_shown_nowhere() -> None:
-    assert places_of("") == []
 
 
 def test_it_cannot_be_made_again(place: Path) -> None:

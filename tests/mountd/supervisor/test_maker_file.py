@@ -63,13 +63,3 @@ def test_what_was_told_stays_where_the_disk_fails(tmp_path: Path, monkeypatch: p
     made.close(removed=False)
     assert said(tmp_path) == (1, 2)
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_two_never_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "urandom", bytes)
-    made = MakerFile(str(tmp_path))
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(FileExistsError):
-        MakerFile(str(tmp_path))
-    assert os.listdir("/proc/self/fd") == before
-    made.close(removed=True)

@@ -5,8 +5,7 @@ import socket
 
 import pytest
 
-from hfs.mountd.supervisor.daemons import Daemon, Program
-from hfs.mountd.supervisor.message import Malformed, field, read
+from hfs.mountd.supervisor.daemons import Daemon, Malformed, Program, field, read
 
 
 @pytest.mark.parametrize("line", [b"", b"5", b"[{}]", b'"ask"', b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])

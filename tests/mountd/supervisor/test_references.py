@@ -3,7 +3,6 @@
 import fcntl
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -101,14 +100,6 @@ def test_a_mount_of_one_command_ends_with_it() -> None:
         kept.hold()
 
 
-def test_a_mount_that_its_command_never_comes_for_ends() -> None:
-    kept = Kept(permanent=False)
-    kept.loop.pass_s(9)
-    assert kept.ends == 0
-    kept.loop.pass_s(1)
-    assert kept.ends == 1
-
-
 def test_the_last_of_several_takes_it_away_and_nobody_comes_meanwhile() -> None:
     kept = Kept(permanent=False)
     first, second = kept.hold(), kept.hold()
@@ -126,13 +117,6 @@ def test_the_last_of_several_takes_it_away_and_nobody_comes_meanwhile() -> None:
     os.close(second)  # killed before it had taken the mount away
     kept.loop.pass_s(0.5)
     assert kept.ends == 1
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_of_those_that_leave_at_once_one_is_the_last(order: tuple[int, ...]) -> None:
-    kept = Kept(permanent=False)
-    commands = [kept.hold() for _ in order]
-    assert [is_alone(commands[which]) for which in order] == [False, False, True]
 
 
 def test_it_lingers_for_the_next() -> None:
@@ -179,27 +163,6 @@ def test_another_keeper_knows_who_uses_it() -> None:
     assert second.ends == 1
 
 
-def test_what_a_command_has_started_holds_it_and_is_named() -> None:
-    kept = Kept(permanent=False)
-    descriptor = kept.references.hold(0.0)
-    code = f"import fcntl; fcntl.flock({descriptor}, fcntl.LOCK_SH); print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], pass_fds=[descriptor], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as command:
-        os.close(descriptor)
-        assert command.stdout is not None
-        command.stdout.readline()
-        kept.loop.pass_s(100)
-        assert kept.ends == 0
-        (told,) = kept.references.told()
-        assert (told["pid"], told["session"]) == (command.pid, False)
-        assert told["command"].startswith(f"{sys.executable} -c import fcntl;")
-        assert kept.references.unmount(0, lazy=False) == [told]
-        command.communicate(b"\n")
-    kept.loop.pass_s(0.5)
-    assert kept.ends == 1
-
-
 def test_a_lazy_unmount_lets_nobody_in_any_more(sessions: list[int]) -> None:
     kept = Kept(permanent=True, session=sessions[0])
     kept.hold()
@@ -220,10 +183,6 @@ def test_a_mount_that_was_made_to_stay_stays_until_somebody_unmounts(sessions: l
     assert kept.references.ending
     with pytest.raises(BlockingIOError):  # also of one that has just asked
         kept.hold()
-
-
-def test_where_nobody_joined_any_session_may_unmount(sessions: list[int]) -> None:
-    assert Kept(permanent=True, session=sessions[0]).references.unmount(sessions[1], lazy=False) == []
 
 
 def test_sessions_that_joined_hold_it_until_they_end(sessions: list[int]) -> None:
@@ -261,23 +220,6 @@ def test_an_unmount_that_did_not_happen_changes_nothing(sessions: list[int]) -> 
     assert is_alone(kept.hold())
     assert not kept.references.leave()
     assert kept.ends == 0
-
-
-def test_a_session_that_cannot_be_seen_holds_it_until_somebody_unmounts() -> None:
-    kept = Kept(permanent=False)
-    kept.references.hold_session(1 << 30)
-    os.close(kept.hold())
-    kept.loop.pass_s(100)
-    assert kept.ends == 0
-
-
-def test_descriptors_are_given_back(sessions: list[int]) -> None:
-    kept = Kept(permanent=True, session=0)
-    before = len(os.listdir("/proc/self/fd"))
-    for session in sessions:
-        kept.references.hold_session(session)
-    kept.references.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 1  # the lock
 
 
 def test_a_session_that_nobody_sees_holds_it_until_somebody_unmounts() -> None:

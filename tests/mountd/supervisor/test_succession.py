@@ -1,6 +1,6 @@
 """Whether a connection is given up: not for one daemon that hung, but for the second that did so soon after."""
 
-from hfs.mountd.supervisor.restarts import Restarts
+from hfs.mountd.supervisor.succession import Restarts
 
 
 def test_the_second_that_hangs_within_a_minute_gives_the_connection_up() -> None:
