@@ -15,7 +15,7 @@ from hfs.cli.config import NO_OPTIONS, load_config
 from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
 from hfs.cli.shared import complete_mounts
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
-from hfs.doctor.check_result import fault
+from hfs.doctor.surroundings import fault
 from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.core.printable import printable
 from hfs.mounting import mountinfo

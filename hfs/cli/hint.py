@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 import hfs
 from hfs.cli import CommandGroup, streams
-from hfs.cli.exit_codes import CANNOT_EXECUTE, DONE, FAILED, NOT_FOUND, PARTLY, SIGNALLED
+from hfs.cli.exit_codes import DONE, FAILED, PARTLY, SIGNALLED
 from hfs.cli.figures import count
 from hfs.cli.hint_input import read_list, read_order, within
-from hfs.cli.shared import MountTarget, complain, control_option, hold, sole_mount, targets_of
+from hfs.cli.shared import MountTarget, complain, control_option, hold, not_started, sole_mount, targets_of
 from hfs.client.control_socket import DaemonSilent
 from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, traced, waits_of
@@ -161,12 +161,8 @@ def record(
                     ]
                 except KeyboardInterrupt:
                     break
-    except FileNotFoundError:
-        complain(f"{command[0]}: not found; give the path of a program, or one that is in PATH")
-        ctx.exit(NOT_FOUND)
     except OSError as error:
-        complain(f"{command[0]}: cannot be executed ({error.strerror}); chmod +x, or give what runs it")
-        ctx.exit(CANNOT_EXECUTE)
+        ctx.exit(not_started(command[0], error))
     finally:
         parts.close()  # type: ignore[attr-defined] # it is a generator
     code = child[0].wait() if child else DONE

@@ -17,9 +17,9 @@ import msgspec
 
 from hfs.cli.command import Command, said
 from hfs.cli.config import load_config, mount_flags, prepared, without_stale
-from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND, RUN_FAILED, SIGNALLED
+from hfs.cli.exit_codes import RUN_FAILED, SIGNALLED
 from hfs.cli.mount_notes import tell_what_is_missing
-from hfs.cli.shared import complain, complain_of, hold
+from hfs.cli.shared import complain, complain_of, hold, not_started
 from hfs.client.client import Client, find_socket
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError
@@ -150,14 +150,8 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
     except MountError as error:
         complain_of(error)
         return RUN_FAILED, False
-    except (FileNotFoundError, NotADirectoryError) as error:
-        complain(f"{command[0]}: not found ({error.strerror}); give the path of a program, or one that is in PATH")
-        return NOT_FOUND, False
     except OSError as error:
-        complain(
-            f"{command[0]}: cannot be executed ({error.strerror}); chmod +x, or give what runs it: python {command[0]}"
-        )
-        return CANNOT_EXECUTE, False
+        return not_started(command[0], error), False
     finally:
         _tell(use.command_ended())
     return SIGNALLED - code if code < 0 else code, True

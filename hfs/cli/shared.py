@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND
 from hfs.client.client import Client, find_socket
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.core.printable import printable
@@ -39,6 +40,15 @@ def complain(*lines: str) -> None:
 def complain_of(error: Exception) -> None:
     """Say the lines of an error of ours."""
     complain(*str(error).split("\n"))
+
+
+def not_started(command: str, error: OSError) -> int:
+    """Say that it was not, and why; the exit code."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        complain(f"{command}: not found ({error.strerror}); give the path of a program, or one that is in PATH")
+        return NOT_FOUND
+    complain(f"{command}: cannot be executed ({error.strerror}); chmod +x, or give what runs it: python {command}")
+    return CANNOT_EXECUTE
 
 
 def lines_of(text: bytes) -> list[bytes]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hfs.doctor import cache, fuse, libfuse, limits, mounts, namespaces, source
-from hfs.doctor.check_result import CheckResult, Level, limit, worst
-from hfs.doctor.surroundings import Surroundings, here
+from hfs.doctor import cache, fuse, libfuse, limits, mounts, source
+from hfs.doctor.surroundings import CheckResult, Level, Surroundings, here, limit, worst
 
 __all__ = ["CheckResult", "Level", "Surroundings", "examine", "here", "worst"]
 
@@ -22,8 +21,8 @@ CHECKS: dict[str, Check] = {
     "kernel": fuse.check_kernel,
     "libfuse": libfuse.check,
     "limits": limits.check,
-    "namespaces": namespaces.check,
-    "overlays": namespaces.check_overlays,
+    "namespaces": limits.check_namespaces,
+    "overlays": limits.check_overlays,
     "source": source.check,
     "cache": cache.check,
     "cache-index": cache.check_indexes,

@@ -15,8 +15,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hfs.doctor.check_result import CheckResult, Level, fault, good, limit
-from hfs.doctor.surroundings import Surroundings
+from hfs.doctor.surroundings import CheckResult, Level, Surroundings, fault, good, limit
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.cache_path import real_path
 from hfs.mountd.core.errors import ConfigError, HfsError

@@ -17,8 +17,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 
-from hfs.doctor.check_result import CheckResult, fault, good, limit, note
-from hfs.doctor.surroundings import Surroundings
+from hfs.doctor.surroundings import CheckResult, Surroundings, fault, good, limit, note
 
 _DEVICE = "fuse-device"
 _FUSERMOUNT, _RIGHTS = "fusermount", "fusermount-rights"

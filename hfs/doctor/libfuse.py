@@ -12,9 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hfs.doctor.check_result import CheckResult, fault, good, limit, note
 from hfs.doctor.fuse import io_mode_missing
-from hfs.doctor.surroundings import Surroundings
+from hfs.doctor.surroundings import CheckResult, Surroundings, fault, good, limit, note
 from hfs.mountd.core.errors import MountError
 from hfs.mounting import own_process
 

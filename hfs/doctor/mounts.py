@@ -16,8 +16,7 @@ from typing import Any
 
 from hfs.client.client import SOCKET_XATTR, Client, address_of
 from hfs.client.control_socket import Address, Refused
-from hfs.doctor.check_result import CheckResult, Level, fault, good, limit, note
-from hfs.doctor.surroundings import Surroundings
+from hfs.doctor.surroundings import CheckResult, Level, Surroundings, fault, good, limit, note
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.errors import HfsError
 from hfs.mounting import keeper, mountinfo, probe, taking_away

@@ -14,8 +14,7 @@ import pwd
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hfs.doctor.check_result import CheckResult, fault, good, limit
-from hfs.doctor.surroundings import Surroundings
+from hfs.doctor.surroundings import CheckResult, Surroundings, fault, good, limit
 from hfs.mounting import mountinfo, probe
 from hfs.policies.diagnosis.causes import LASTING_NUMBERS
 

@@ -38,14 +38,6 @@ _FOR_OTHERS = {
 _FIGURES_FOR_OTHERS: dict[str, tuple[str, ...]] = {"source": (), "staged": ("state",), "peers": ("mode",)}
 """Of these the figures and the texts that are named here: others may name files."""
 
-FORMER_COUNTERS = {
-    "peer_turns": "peer_read_slots",
-    "peer_turn_wait_ns": "peer_read_slot_wait_ns",
-    "reads_alone": "reads_bypass",
-    "bytes_alone": "bytes_bypass",
-}
-"""Names before, shown beside the new ones for one release."""
-
 _OF_SOURCE = (
     *("opens", "stats", "listings", "errors", "retries", "abandoned"),
     *("large_reads", "large_read_bytes", "large_reads_ordered"),
@@ -178,7 +170,7 @@ class Status:
             "kernel": dataclasses.asdict(self._kernel),
             **self._monitoring.gather(),
             "config": describe(basics.config, basics.origins),
-            "counters": counters | {former: counters[name] for former, name in FORMER_COUNTERS.items()},
+            "counters": counters,
         }
 
     def _counted(self, names: Iterable[str], prefix: str = "") -> dict[str, int]:
@@ -187,7 +179,7 @@ class Status:
     def _by_tier(self, kind: str, staged_without_us: int) -> dict[str, int]:
         found = self._counted(_TIERS, kind)
         found["staged"] += staged_without_us
-        return {**found, "alone": found["bypass"]}  # its name before; for one release
+        return found
 
     def _opens(self, plane: PlaneFigures) -> dict[str, int]:
         found = self._counted(("cached", "passed", "anew", "stateless"), "opens_")

@@ -69,25 +69,6 @@ def test_send_and_show(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMo
     must(HINT, "send", *given, "--until-staged")
 
 
-def test_orders_that_cannot_be(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    tree(tmp_path / "tree", 2)
-    hfs = hfs_mount(tmp_path / "tree")
-    (tmp_path / "list.txt").write_text("d0/0\nd1/1\n")
-    given = ("--order", tmp_path / "order.npy", "--files", tmp_path / "list.txt", "--mount", hfs.path)
-    for order, why in (
-        (np.array([0, 5]), "out of range"),
-        (np.array([-1]), "out of range"),
-        (np.array([0.0, np.nan]), "NaN"),
-        (np.zeros((2, 2), int), "one dimension"),
-        (np.array([], int), "one dimension"),
-    ):
-        np.save(tmp_path / "order.npy", order)
-        done = run(HINT, "send", *given)
-        assert done.returncode == 2
-        assert why in done.stderr
-    assert hfs.status()["hints"]["layouts"] == []
-
-
 def test_what_was_recorded_is_replayed(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """The trace of a run names its reads in their order; on another mount they are then fetched before they are read,
     and those of a large file alone: no byte that the run did not need the chunk of."""
@@ -128,14 +109,3 @@ def test_what_was_recorded_is_replayed(tmp_path: Path, slow_source: SlowSource, 
     done = run(HINT, "replay", trace, "--mount", fourth.path)
     assert done.returncode == 2
     assert "make it again" in done.stderr
-
-
-def test_a_recording_ends_with_its_command_and_takes_its_exit_code(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    names = tree(tmp_path / "tree", 2)
-    hfs = hfs_mount(tmp_path / "tree")
-    trace = tmp_path / "trace"
-    done = run(HINT, "record", "--mount", hfs.path, "-o", trace, "--", "sh", "-c", f"cat {hfs.path}/{names[1]}; exit 7")
-    assert done.returncode == 7
-    assert Layout.load(str(trace)).samples == 1
-    assert run(HINT, "record", "--mount", hfs.path, "-o", tmp_path / "none", "--", "true").returncode == 1
-    assert not (tmp_path / "none").exists()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from hfs.mountd.core.config import KEYS
 from hfs.mountd.core.metrics import COUNTERS
-from hfs.mountd.daemon.status import FORMER_COUNTERS
 from tests.fuse.harness import HfsMount, hfs_command, must
 
 STATUS_KEYS = {
@@ -28,8 +27,8 @@ STATUS_KEYS = {
         "large_reads_ordered failure direct in_doubt wrong_sizes absolute_links absolute_links_named"
     ),
     "peers": "mode reason reads read_bytes misses faults served served_bytes refused_busy",
-    "reads": "staged flight source bypass alone",
-    "read_bytes": "staged flight source bypass alone",
+    "reads": "staged flight source bypass",
+    "read_bytes": "staged flight source bypass",
     "readers": "",
     "hints": "learners past layouts",
     "source_wait_s": "",
@@ -73,7 +72,7 @@ STATUS_KEYS = {
     "kernel": "read_ahead_kb max_background notes",
     "monitoring": "address error answered refused file file_error",
     "config": " ".join(key.name for key in KEYS),
-    "counters": " ".join([*COUNTERS, *FORMER_COUNTERS]),
+    "counters": " ".join(COUNTERS),
 }
 """Each key of the object with those of what it holds."""
 

@@ -79,11 +79,3 @@ class FakeCommands:
 
     async def record(self, report: Report) -> Result:
         return await self._do("record", report=report)
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        with trio.fail_after(30):
-            await test()
-
-    trio.run(limited)

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from hfs.cli import cli
 from hfs.doctor import CheckResult, Surroundings
-from hfs.doctor.check_result import fault, good, limit, note
+from hfs.doctor.surroundings import fault, good, limit, note
 
 Run = Callable[..., Result]
 

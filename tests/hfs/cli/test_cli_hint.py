@@ -1,49 +1,27 @@
 """`hfs-hint` and `hfs layout` against the real control socket and the daemon's own book of learners; no mount."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from hfs.cli import cli, hint, shared
-from hfs.cli.hint import hint as hfs_hint
+from hfs.cli import hint
 from hfs.cli.learners import epochs_table, learners_table
-from hfs.client.client import Client, DaemonSilent
+from hfs.client.client import Client
 from hfs.layouts.layout import Layout
 from hfs.mountd.wire.protocol import Touch, Touches
-from hfs.mounting.mountinfo import parse
-from tests.hfs.daemon import FakeCommands, serving
+from tests.hfs.cli.running import hfs
+from tests.hfs.cli.running import hint as run
+from tests.hfs.daemon import FakeCommands
 
 
-def run(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(hfs_hint, [str(argument) for argument in arguments], prog_name="hfs-hint")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCommands]:
-    """A daemon whose mount the command line sees at tmp_path/m; an ordinary directory lies there."""
-    place = tmp_path.resolve() / "m"
-    place.mkdir()
-    table = parse(f"1 0 0:1 / / rw - ext4 dev rw\n2 1 0:2 / {place} ro - fuse.hfs hfs#/s ro")
-    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
-
-    def find_socket(path: str, **_options: object) -> str:
-        if path != str(place):
-            raise DaemonSilent(f"{path}: not a mount of hfs")
-        return str(tmp_path / "s")
-
-    monkeypatch.setattr(shared, "find_socket", find_socket)
-    commands = FakeCommands(str(place))
-    with serving(tmp_path / "s", commands):
-        yield commands
+@pytest.fixture(autouse=True)
+def _place(daemon: FakeCommands) -> None:
+    """An ordinary directory lies where the command line sees the mount."""
+    Path(daemon.mountpoint).mkdir()
 
 
 @pytest.fixture
@@ -254,7 +232,7 @@ def test_show_and_status(tmp_path: Path, daemon: FakeCommands, monkeypatch: pyte
     assert "learner, rank 0 of 1 - - - - - - -" in words
     assert "train, rank 1 of 2 2 1.5 30 2 4.5% 40 3 11" in words
     assert "train, rank 1 of 2 3 - - - - - 0.25 -" in words
-    status = CliRunner().invoke(cli, ["status", "--all", daemon.mountpoint])
+    status = hfs("status", "--all", daemon.mountpoint)
     assert "train, rank 1 of 2 2 1.5 30 2" in " ".join(status.stdout.split())
     assert "hints" not in status.stdout
     assert "*:" not in words

@@ -8,28 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from hfs.cli import cli, render
+from hfs.cli import render
 from hfs.planning import measuring
+from tests.hfs.cli.running import hfs
 
 IMAGENET = ("--dataset", "150GB", "--samples", "1500000")
 RATES = ("--storage-rate", "5GB/s", "--train-rate", "1000 samples/s")
 
 
-def hfs(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["plan", *map(str, arguments)])
-
-
 def plan(*arguments: str | Path) -> dict[str, Any]:
-    done = hfs(*arguments, "--json")
+    done = hfs("plan", *arguments, "--json")
     assert done.exit_code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def test_a_plan_in_tables() -> None:
-    done = hfs(*IMAGENET, *RATES)
+    done = hfs("plan", *IMAGENET, *RATES)
     assert done.exit_code == 0, done.output
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "what SOURCE gives to all nodes together 50,000 samples/s 5.00 GB/s given" in lines
@@ -41,13 +37,13 @@ def test_a_plan_in_tables() -> None:
 
 def test_a_plan_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "_PIPE_COLUMNS", 80)
-    lines = hfs(*IMAGENET, *RATES).stdout.splitlines()
+    lines = hfs("plan", *IMAGENET, *RATES).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.endswith("locality-aware") for line in lines if line.startswith(" nodes"))  # no word is cut
 
 
 def test_what_goes_into_a_pipe_is_not_filled_up_with_blanks() -> None:
-    lines = hfs(*IMAGENET, *RATES).stdout.splitlines()
+    lines = hfs("plan", *IMAGENET, *RATES).stdout.splitlines()
     assert [line for line in lines if line != line.rstrip(" ")] == []
 
 
@@ -88,7 +84,7 @@ def test_what_is_missing_or_cannot_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    done = hfs(*arguments)
+    done = hfs("plan", *arguments)
     assert done.exit_code in {1, 2}
     assert message in done.stderr
     assert not done.stdout
@@ -96,24 +92,26 @@ def test_what_is_missing_or_cannot_be(
 
 def test_without_matplotlib_only_plots_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    done = hfs(*IMAGENET, *RATES, "--plot", "x.png")
+    done = hfs("plan", *IMAGENET, *RATES, "--plot", "x.png")
     assert done.exit_code == 2
     assert "pip install matplotlib" in done.stderr
-    assert hfs(*IMAGENET, *RATES).exit_code == 0
+    assert hfs("plan", *IMAGENET, *RATES).exit_code == 0
 
 
 @pytest.mark.slow
 def test_imbalance(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = hfs("--imbalance", "--nodes", "1,8,64", "--step-samples", "32", "--json", "--plot", tmp_path / "i.png")
+    done = hfs(
+        "plan", "--imbalance", "--nodes", "1,8,64", "--step-samples", "32", "--json", "--plot", tmp_path / "i.png"
+    )
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["imbalance"]
     assert [row["nodes"] for row in rows] == [8, 64]
     assert abs(rows[1]["median"] - 0.069) < 0.005
     assert rows[1]["quartile_1"] < rows[1]["median"] < rows[1]["quartile_3"]
     assert (tmp_path / "i.png").read_bytes().startswith(b"\x89PNG")
-    assert "6.9" in hfs("--imbalance", "--nodes", "64", "--step-samples", "32").stdout
-    assert hfs(*IMAGENET, *RATES, "--plot", tmp_path / "p.svg").exit_code == 0
+    assert "6.9" in hfs("plan", "--imbalance", "--nodes", "64", "--step-samples", "32").stdout
+    assert hfs("plan", *IMAGENET, *RATES, "--plot", tmp_path / "p.svg").exit_code == 0
     assert "locality-aware" in (tmp_path / "p.svg").read_text()
 
 
@@ -125,7 +123,7 @@ def test_what_is_not_given_is_measured(tmp_path: Path, monkeypatch: pytest.Monke
     for number in range(10):
         (folder / str(number)).write_bytes(bytes(1000))
     train = ("--train-rate", "1000 samples/s")
-    done = hfs("--dataset", folder, *train, "--measure", "--cache-dir", tmp_path, "--json")
+    done = hfs("plan", "--dataset", folder, *train, "--measure", "--cache-dir", tmp_path, "--json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)["inputs"]
     assert (found["samples"]["value"], found["dataset_bytes"]["value"]) == (10, 10_000)

@@ -8,22 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from hfs.cli import cli
 from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, SourceWaits, Trace, traced
 from hfs.planning import measuring
+from tests.hfs.cli.running import hfs
 
 SIZE = 40_000
 
 
-def hfs(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["trace", "simulate", *map(str, arguments)])
-
-
 def simulated(*arguments: object) -> dict[str, Any]:
-    done = hfs(*arguments, "--json")
+    done = hfs("trace", "simulate", *arguments, "--json")
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -45,7 +40,19 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_a_table_with_a_row_for_each_combination(trace: Path) -> None:
-    done = hfs(trace, "--cache-size", "5MB", "--cache-size", "50MB", "--eviction", "fill-once", "--eviction", "lru")
+    done = hfs(
+        "trace",
+        "simulate",
+        trace,
+        "--cache-size",
+        "5MB",
+        "--cache-size",
+        "50MB",
+        "--eviction",
+        "fill-once",
+        "--eviction",
+        "lru",
+    )
     assert done.exit_code == 0, done.output
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "data 8.00 MB 200 files; a cache of 9.31 MB holds all" in lines
@@ -86,7 +93,7 @@ def test_what_is_given_goes_first(trace: Path, tmp_path: Path) -> None:
     Layout(whole.names, whole.file_sizes, whole.file_mtimes_ns, whole.extents, whole.offsets, whole.sizes).save(
         str(tmp_path / "old")
     )
-    assert "give --source-latency, or --measure SOURCE" in hfs(tmp_path / "old").stderr
+    assert "give --source-latency, or --measure SOURCE" in hfs("trace", "simulate", tmp_path / "old").stderr
     old = simulated(tmp_path / "old", "--source-latency", "4ms", "--eviction", "lru")
     assert old["inputs"]["readers"]["origin"] == "assumed"
     assert [round(row["cache_bytes"] / old["data"]["cache_bytes"], 2) for row in old["rows"]] == [0.25, 0.5, 0.75, 1.0]
@@ -94,8 +101,8 @@ def test_what_is_given_goes_first(trace: Path, tmp_path: Path) -> None:
 
 def test_what_more_cache_gives(trace: Path) -> None:
     enough = ("--cache-size", "12MB", "--cache-size", "100MB", "--eviction", "fill-once")
-    assert "more than 12.0 MB gives nothing" in hfs(trace, *enough).stdout
-    little = hfs(trace, "--cache-size", "5MB", "--eviction", "fill-once").stdout
+    assert "more than 12.0 MB gives nothing" in hfs("trace", "simulate", trace, *enough).stdout
+    little = hfs("trace", "simulate", trace, "--cache-size", "5MB", "--eviction", "fill-once").stdout
     assert "with 9.31 MB a node all of it would stay after the first epoch" in little
 
 
@@ -122,7 +129,7 @@ def test_the_source_is_measured(trace: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_wrong_is_said_with_its_remedy(trace: Path, arguments: tuple[str, ...], message: str) -> None:
     Layout(b"a\0b").save(str(trace.with_name("sizeless")))
     named = {"TRACE": trace, "SIZELESS": trace.with_name("sizeless")}
-    done = hfs(*(named.get(argument, argument) for argument in arguments))
+    done = hfs("trace", "simulate", *(named.get(argument, argument) for argument in arguments))
     assert done.exit_code in (1, 2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

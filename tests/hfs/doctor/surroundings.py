@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from hfs.doctor.check_result import CheckResult, Level
-from hfs.doctor.surroundings import Surroundings
+from hfs.doctor.surroundings import CheckResult, Level, Surroundings
 from hfs.mounting.mountinfo import parse
 
 ALL_CAPABILITIES, NONE = "000001ffffffffff", "0000000000000000"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hfs.doctor import examine, fuse, libfuse, limits, mounts, namespaces, source
-from hfs.doctor.check_result import Level, fault, good
+from hfs.doctor import examine, fuse, libfuse, limits, mounts, source
+from hfs.doctor.surroundings import Level, fault, good
 from hfs.mounting import probe
 from tests.hfs.doctor.surroundings import ALL_CAPABILITIES, found, made_up
 
@@ -26,26 +26,10 @@ LOADED: dict[str, Any] = {
 # -- /dev/fuse, fusermount3 -------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_missing_is_asked_for_where_it_can_be_had(tmp_path: Path) -> None:
-    """The module is loaded: the container lacks the device. It is not: the machine lacks the module."""
-    device = str(tmp_path / "fuse")
-    loaded = made_up(tmp_path, {"filesystems": "nodev\tproc\nnodev\tfuse\n"}, device=device)
-    assert "--device /dev/fuse" in found(fuse.check_device(loaded))["fuse-device"][1]
-    without = made_up(tmp_path, {"filesystems": "nodev\tproc\n"}, device=device)
-    assert "modprobe fuse" in found(fuse.check_device(without))["fuse-device"][1]
-    (tmp_path / "fuse").write_text("")
-    assert "not a device" in found(fuse.check_device(without))["fuse-device"][1]
-
-
 def test_root_without_the_right_to_mount_is_told_so(tmp_path: Path) -> None:
     around = made_up(tmp_path, uid=0, device=os.devnull)
     assert found(fuse.check_device(around))["fuse-rights"][0] == "fault"
     assert "fuse-rights" not in found(fuse.check_device(made_up(tmp_path, uid=0, capabilities=ALL_CAPABILITIES)))
-
-
-def test_fusermount3_that_root_lacks_is_a_note(tmp_path: Path) -> None:
-    assert found(fuse.check_fusermount(made_up(tmp_path, uid=0, search_path=str(tmp_path))))["fusermount"][0] == "note"
-    assert found(fuse.check_fusermount(made_up(tmp_path, search_path=str(tmp_path))))["fusermount"][0] == "fault"
 
 
 # -- the kernel and libfuse -------------------------------------------------------------------------------------------
@@ -107,11 +91,6 @@ def test_io_modes_that_will_be_had(
     assert told["extension"][0] == "good"
 
 
-def test_an_extension_that_cannot_be_loaded_is_a_fault_and_all_that_is_said(tmp_path: Path) -> None:
-    told = found(libfuse.check(made_up(tmp_path), lambda: {"refused": "the extension was not built: pip install it"}))
-    assert told == {"extension": ("fault", "the extension was not built; pip install it")}
-
-
 def test_a_pyfuse3_that_cannot_be_loaded_is_a_fault_and_all_that_is_said(tmp_path: Path) -> None:
     told = found(libfuse.check(made_up(tmp_path), lambda: {"failed": "ModuleNotFoundError: No module named 'pyfuse3'"}))
     assert list(told) == ["pyfuse3"]
@@ -125,12 +104,6 @@ FREE = "MemTotal: 99999999 kB\nMemAvailable: 50000000 kB\n"
 
 def of_limits(files: int, processes: int) -> limits.Limits:
     return lambda which: (processes, processes) if which == limits.resource.RLIMIT_NPROC else (files, files)
-
-
-def test_root_is_not_held_to_the_number_of_its_processes(tmp_path: Path) -> None:
-    for uid, level in ((0, "good"), (1000, "limit")):
-        around = made_up(tmp_path, {"meminfo": FREE}, uid=uid)
-        assert found(limits.check(around, of_limits(1 << 20, 100)))["processes"][0] == level
 
 
 @pytest.mark.parametrize(
@@ -182,7 +155,7 @@ def test_a_proc_that_hides_others_is_a_note(tmp_path: Path, options: str, uid: i
 )
 def test_why_there_are_no_user_namespaces(tmp_path: Path, files: dict[str, str], text: str, remedy: str) -> None:
     around = made_up(tmp_path, {"sys/user/max_user_namespaces": "9999", **files})
-    level, line = found(namespaces.check(around, lambda: errno.EPERM, ()))["user-namespaces"]
+    level, line = found(limits.check_namespaces(around, lambda: errno.EPERM, ()))["user-namespaces"]
     assert level == "limit"
     assert text in line
     assert remedy in line
@@ -191,10 +164,10 @@ def test_why_there_are_no_user_namespaces(tmp_path: Path, files: dict[str, str],
 @pytest.mark.parametrize(("shared", "told"), [("", True), ("shared:1 ", False)])
 def test_a_container_whose_mounts_are_its_own_is_a_note(tmp_path: Path, shared: str, told: bool) -> None:
     around = made_up(tmp_path, mounts=f"1 0 0:1 / / rw {shared}- ext4 dev rw")
-    findings = found(namespaces.check(around, lambda: 0, (str(tmp_path),)))
+    findings = found(limits.check_namespaces(around, lambda: 0, (str(tmp_path),)))
     assert findings["user-namespaces"][0] == "good"
     assert ("container" in findings) == told
-    assert "container" not in found(namespaces.check(around, lambda: 0, (str(tmp_path / "none"),)))
+    assert "container" not in found(limits.check_namespaces(around, lambda: 0, (str(tmp_path / "none"),)))
 
 
 @pytest.mark.parametrize(
@@ -202,9 +175,9 @@ def test_a_container_whose_mounts_are_its_own_is_a_note(tmp_path: Path, shared: 
 )
 def test_overlays_are_for_whom_the_kernel_lets_have_them(tmp_path: Path, uid: int, text: str) -> None:
     around = made_up(tmp_path, uid=uid)
-    level, line = found(namespaces.check_overlays(around, lambda: ""))["overlays"]
+    level, line = found(limits.check_overlays(around, lambda: ""))["overlays"]
     assert (level, text in line) == ("good", True)
-    level, line = found(namespaces.check_overlays(around, lambda: "no such kernel"))["overlays"]
+    level, line = found(limits.check_overlays(around, lambda: "no such kernel"))["overlays"]
     assert (level, "no overlays: no such kernel" in line) == ("note", True)
 
 

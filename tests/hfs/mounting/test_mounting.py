@@ -141,36 +141,6 @@ def test_the_daemons_process_answers_before_it_ends(tmp_path: Path) -> None:
 # -- other processes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("script", "how"),
-    [
-        ("os.chdir(path)", "its working directory is {path}"),
-        ("f = open(path + '/f')", "has {path}/f open"),
-        ("f = open(path + '/f'); os.unlink(path + '/f')", "has {path}/f open"),
-        (
-            "import mmap; f = open(path + '/f'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); f.close()",
-            "has {path}/f mapped",
-        ),
-    ],
-)
-def test_who_uses_a_mount(tmp_path: Path, script: str, how: str) -> None:
-    path = tmp_path.resolve() / "it's\nhere"
-    path.mkdir()
-    (path / "f").write_text("x")
-    # A memory map keeps its own descriptor: dup'ed by the module, closed here.
-    script = f"import os; path = {str(path)!r}; {script}; print(flush=True); input()"
-    if "mmap" in script:
-        script = script.replace("f.close()", "f.close(); os.closerange(3, 50)")
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        (user,) = processes.users_of(str(path))
-        assert child.stdin is not None
-        child.stdin.close()
-    assert (user.pid, user.how) == (child.pid, how.format(path=path))
-    assert processes.users_of(str(path)) == []
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 @pytest.mark.parametrize(
     ("code", "how"),

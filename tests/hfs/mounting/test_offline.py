@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
-from hfs.cli import cli
 from hfs.mountd.cache import CacheSettings, open_cache
 from hfs.mountd.core.errors import CacheInUse, ConfigError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
 from hfs.mountd.wire.protocol import Progress, Rows
 from hfs.mounting import offline
+from tests.hfs.cli.running import hfs
 from tests.support.pattern import pattern
 
 CHUNK_BYTES = 65536
@@ -39,15 +38,8 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def hfs(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(cli, ["cache", *map(str, arguments)], prog_name="hfs")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
 def listed(cache: Path, *paths: str) -> dict[str, int]:
-    rows = [json.loads(line) for line in hfs("list", "--cache", cache, "--json", *paths).stdout.splitlines()]
+    rows = [json.loads(line) for line in hfs("cache", "list", "--cache", cache, "--json", *paths).stdout.splitlines()]
     assert rows.pop()["final"]
     return {row["path"]: row["staged_bytes"] for row in rows}
 
@@ -56,7 +48,7 @@ def test_list(cache: Path) -> None:
     assert listed(cache) == {"a": 10, "d/b\udce9": CHUNK_BYTES + 1}
     assert listed(cache, "d") == listed(cache, "/d/") == {"d/b\udce9": CHUNK_BYTES + 1}
     assert listed(cache, "absent") == {}
-    text = hfs("list", "--cache", cache).stdout.splitlines()
+    text = hfs("cache", "list", "--cache", cache).stdout.splitlines()
     assert text[0].split() == ["10", "10", "complete", "a"]
     assert text[1].split() == ["65,537", "196,609", "33%", "d/b\\udce9"]
 
@@ -71,7 +63,7 @@ def test_check(cache: Path) -> None:
 def test_check_finds_what_is_damaged(cache: Path) -> None:
     (damaged,) = [path for path in (cache / "objects").rglob("*") if path.is_file() and path.stat().st_size == 10]
     damaged.write_bytes(b"x" * 10)
-    result = hfs("check", "--cache", cache)
+    result = hfs("cache", "check", "--cache", cache)
     assert result.exit_code == 3
     assert result.stderr == "hfs: a: 1 of 1 chunks were damaged and are dropped\n"
     assert "checked 1 file," in result.stdout
@@ -80,9 +72,9 @@ def test_check_finds_what_is_damaged(cache: Path) -> None:
 
 
 def test_evict(cache: Path) -> None:
-    assert hfs("evict", "--cache", cache, "d/b\udce9").exit_code == 0
+    assert hfs("cache", "evict", "--cache", cache, "d/b\udce9").exit_code == 0
     assert listed(cache) == {"a": 10}
-    result = hfs("evict", "--cache", cache, "--all")
+    result = hfs("cache", "evict", "--cache", cache, "--all")
     assert result.exit_code == 0
     assert result.stdout.startswith("evicted 1 file,")
     assert listed(cache) == {}
@@ -103,7 +95,7 @@ def test_a_cache_in_use_and_a_directory_that_is_none(cache: Path, tmp_path: Path
 
 @pytest.mark.parametrize("arguments", [("du",), ("evict", "--to", "0")])
 def test_a_directory_that_is_no_root_stays_as_it_is(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    result = hfs(*arguments, "--cache", tmp_path)
+    result = hfs("cache", *arguments, "--cache", tmp_path)
     assert result.exit_code == 2
     assert f"--cache {tmp_path}: holds no cache" in result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -112,6 +104,6 @@ def test_a_directory_that_is_no_root_stays_as_it_is(tmp_path: Path, arguments: t
 def test_a_ledger_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "ledger").mkdir(0o700)
     (tmp_path / "ledger" / "lock").mkdir(0o700)
-    result = hfs("du", "--cache", tmp_path)
+    result = hfs("cache", "du", "--cache", tmp_path)
     assert result.exit_code == 1
     assert f"the cache {tmp_path} cannot be used" in result.stderr

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,52 +54,47 @@ def test_good_places_pass_and_the_cache_is_made(config: Config, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "line"),
+    ("field", "value", "line"),
     [
-        (lambda r: {"source": f"{r}/no"}, ConfigError, "SOURCE {r}/no: no such directory; give the directory to show"),
-        (
-            lambda r: {"source": f"{r}/s/file"},
-            ConfigError,
-            "SOURCE {r}/s/file: not a directory; give the directory to show",
-        ),
-        (
-            lambda r: {"mountpoint": f"{r}/no"},
-            ConfigError,
-            "MOUNTPOINT {r}/no: no such directory; make it: mkdir -p {r}/no",
-        ),
-        (
-            lambda r: {"mountpoint": f"{r}/s/file"},
-            ConfigError,
-            "MOUNTPOINT {r}/s/file: not a directory; give an empty directory",
-        ),
-        (
-            lambda r: {"mountpoint": f"{r}/s"},
-            ConfigError,
-            "MOUNTPOINT {r}/s: not empty; choose an empty directory, or --over to hide what is there",
-        ),
-        (
-            lambda r: {"cache": f"{r}/s/x"},
-            ConfigError,
-            "cache {r}/s/x: inside SOURCE {r}/s; choose a directory on a disk of this machine",
-        ),
-        (
-            lambda r: {"cache": f"{r}/m"},
-            ConfigError,
-            "cache {r}/m: inside MOUNTPOINT {r}/m; choose a directory on a disk of this machine",
-        ),
-        (
-            lambda r: {"cache": f"{r}/s/../f/x"},
-            ConfigError,
-            "cache {r}/f/x: not a directory; give a directory on a disk of this machine",
-        ),
+        ("source", "no", "SOURCE {r}/no: no such directory; give the directory to show"),
+        ("source", "s/file", "SOURCE {r}/s/file: not a directory; give the directory to show"),
+        ("mountpoint", "no", "MOUNTPOINT {r}/no: no such directory; make it: mkdir -p {r}/no"),
+        ("mountpoint", "s/file", "MOUNTPOINT {r}/s/file: not a directory; give an empty directory"),
+        ("mountpoint", "s", "MOUNTPOINT {r}/s: not empty; choose an empty directory, or --over to hide what is there"),
+        ("cache", "s/x", "cache {r}/s/x: inside SOURCE {r}/s; choose a directory on a disk of this machine"),
+        ("cache", "m", "cache {r}/m: inside MOUNTPOINT {r}/m; choose a directory on a disk of this machine"),
+        ("cache", "s/../f/x", "cache {r}/f/x: not a directory; give a directory on a disk of this machine"),
     ],
 )
-def test_one_bad_place(
-    config: Config, tmp_path: Path, change: Callable[[str], dict[str, object]], kind: type[Exception], line: str
-) -> None:
+def test_one_bad_place(config: Config, tmp_path: Path, field: str, value: str, line: str) -> None:
     root = str(tmp_path.resolve())
     (tmp_path / "f").write_text("")
-    assert refusal(absolute(changed(config, **change(root))), kind) == [line.format(r=root)]
+    assert refusal(absolute(changed(config, **{field: f"{root}/{value}"})), ConfigError) == [line.format(r=root)]
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "words"),
+    [
+        ("source", PermissionError(13, "Permission denied"), f"may not be read by user {os.geteuid()}"),
+        ("source", TimeoutError(), "does not answer within 10 s"),
+        ("source", OSError(5, "Input/output error"), "cannot be read (Input/output error)"),
+        ("mountpoint", TimeoutError(), ""),
+        ("mountpoint", PermissionError(13, "Permission denied"), ""),
+    ],
+)
+def test_a_place_that_fails(
+    config: Config, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, words: str
+) -> None:
+    look, where = probe.look, getattr(config, place)
+
+    def failing(path: str, _user: str | None = None) -> probe.Look:
+        if path == where:
+            raise error
+        return look(path)
+
+    monkeypatch.setattr(places.probe, "look", failing)
+    (line,) = refusal(config, MountError)
+    assert line.startswith(f"{place.upper()} {where}: {words}")
 
 
 def test_all_bad_places_together_and_nothing_made(config: Config, tmp_path: Path) -> None:
@@ -140,41 +134,6 @@ def test_a_mountpoint_below_the_source_would_read_itself(config: Config) -> None
     for over in (False, True):
         inside = changed(config, mountpoint=f"{config.source}/below", over=over)
         assert "the daemon would read itself" in refusal(inside, ConfigError)[0]
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (PermissionError(13, "Permission denied"), f"may not be read by user {os.geteuid()}"),
-        (TimeoutError(), "does not answer within 10 s"),
-        (OSError(5, "Input/output error"), "cannot be read (Input/output error)"),
-    ],
-)
-def test_a_source_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str) -> None:
-    look = probe.look
-
-    def failing(path: str, _user: str | None = None) -> probe.Look:
-        if path == config.source:
-            raise error
-        return look(path)
-
-    monkeypatch.setattr(places.probe, "look", failing)
-    (line,) = refusal(config, MountError)
-    assert line.startswith(f"SOURCE {config.source}: {words}")
-
-
-@pytest.mark.parametrize("error", [TimeoutError(), PermissionError(13, "Permission denied")])
-def test_a_mountpoint_that_fails(config: Config, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
-    look = probe.look
-
-    def failing(path: str, _user: str | None = None) -> probe.Look:
-        if path == config.mountpoint:
-            raise error
-        return look(path)
-
-    monkeypatch.setattr(places.probe, "look", failing)
-    (line,) = refusal(config, MountError)
-    assert line.startswith(f"MOUNTPOINT {config.mountpoint}: ")
 
 
 def test_a_cache_that_cannot_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import trio.testing
 from hfs.mountd.control import connection, control
 from hfs.mountd.control.connection import ControlConnection, Report
 from hfs.mountd.control.control import serve
-from hfs.mountd.control.listening import socket_path
+from hfs.mountd.control.listening import control_socket, socket_path
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, MountError
@@ -46,7 +46,9 @@ from hfs.mountd.wire.protocol import (
     decode_reply,
     encode,
 )
-from tests.support.fake_commands import FakeCommands, run
+from tests.support.fake_commands import FakeCommands
+
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 def config(path: Path | None, mountpoint: str = "/m") -> Config:
@@ -83,45 +85,39 @@ async def ask(path: str | Path, frame: bytes) -> list[Reply]:
         return await replies(stream)
 
 
-def test_each_request_reaches_its_command(tmp_path: Path) -> None:
-    async def test() -> None:
-        commands = FakeCommands()
-        async with served(tmp_path / "s", commands) as path:
-            assert await ask(path, encode(Status())) == [Result(detail={"pid": 5, "path": "caf\\udce9"})]
-            for request in (
-                Warm([b"a", b"\xff"], 3),
-                Evict([], all=True),
-                Check([b"c"], against_source=True),
-                List([]),
-            ):
-                assert await ask(path, encode(request)) == [Result()]
-        assert commands.calls == [
-            ("status",),
-            ("warm", [b"a", b"\xff"], 3),
-            ("evict", [], True),
-            ("check", [b"c"], True),
-            ("list", []),
-        ]
-
-    run(test)
+async def test_each_request_reaches_its_command(tmp_path: Path) -> None:
+    commands = FakeCommands()
+    async with served(tmp_path / "s", commands) as path:
+        assert await ask(path, encode(Status())) == [Result(detail={"pid": 5, "path": "caf\\udce9"})]
+        for request in (
+            Warm([b"a", b"\xff"], 3),
+            Evict([], all=True),
+            Check([b"c"], against_source=True),
+            List([]),
+        ):
+            assert await ask(path, encode(request)) == [Result()]
+    assert commands.calls == [
+        ("status",),
+        ("warm", [b"a", b"\xff"], 3),
+        ("evict", [], True),
+        ("check", [b"c"], True),
+        ("list", []),
+    ]
 
 
-def test_the_socket_is_private_and_goes(tmp_path: Path) -> None:
-    async def test() -> None:
-        path = tmp_path / "s"
-        async with served(path, FakeCommands()) as place:
-            assert place == str(path)
-            assert stat.S_IMODE(path.lstat().st_mode) == 0o600
-        assert not path.exists()
-        async with served(path, FakeCommands()):
-            path.unlink()
-            path.write_text("another's")
-        assert path.read_text() == "another's"
-
-    run(test)
+async def test_the_socket_is_private_and_goes(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with served(path, FakeCommands()) as place:
+        assert place == str(path)
+        assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+    assert not path.exists()
+    async with served(path, FakeCommands()):
+        path.unlink()
+        path.write_text("another's")
+    assert path.read_text() == "another's"
 
 
-def test_progress_rows_and_faults_arrive_once(tmp_path: Path) -> None:
+async def test_progress_rows_and_faults_arrive_once(tmp_path: Path) -> None:
     async def work(report: Report) -> Result:
         for n in range(100):
             await report(Progress(files=n, faults=[PathFault(b"p%d" % n, "gone")]))
@@ -129,19 +125,16 @@ def test_progress_rows_and_faults_arrive_once(tmp_path: Path) -> None:
         await report(Rows([Row(b"y", 1, 1, complete=True)]))
         return Result(files=100, failed=101, faults=[PathFault(b"last", "gone")], detail={"k": 1})
 
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            got = await ask(path, encode(Warm([])))
-        progress = [reply for reply in got if isinstance(reply, Progress)]
-        assert 1 <= len(progress) < 100
-        assert [reply.rows[0].path for reply in got if isinstance(reply, Rows)] == [b"x", b"y"]
-        last = got[-1]
-        assert isinstance(last, Result)
-        assert (last.files, last.failed, last.detail) == (100, 101, {"k": 1})
-        named = [fault.path for reply in (*progress, last) for fault in reply.faults]
-        assert named == [*(b"p%d" % n for n in range(100)), b"last"]
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        got = await ask(path, encode(Warm([])))
+    progress = [reply for reply in got if isinstance(reply, Progress)]
+    assert 1 <= len(progress) < 100
+    assert [reply.rows[0].path for reply in got if isinstance(reply, Rows)] == [b"x", b"y"]
+    last = got[-1]
+    assert isinstance(last, Result)
+    assert (last.files, last.failed, last.detail) == (100, 101, {"k": 1})
+    named = [fault.path for reply in (*progress, last) for fault in reply.faults]
+    assert named == [*(b"p%d" % n for n in range(100)), b"last"]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +147,14 @@ def test_progress_rows_and_faults_arrive_once(tmp_path: Path) -> None:
         (b"\0\0\0\x0b" + msgspec.msgpack.encode({"type": "x"})[:11].ljust(11, b"\0"), "means nothing", 2),
     ],
 )
-def test_a_bad_frame_is_told_and_closed(tmp_path: Path, frame: bytes, message: str, code: int) -> None:
-    async def test() -> None:
-        commands = FakeCommands()
-        async with served(tmp_path / "s", commands) as path:
-            (reply,) = await ask(path, frame)
-            assert isinstance(reply, Failure)
-            assert (message in reply.message, reply.code) == (True, code)
-            assert await ask(path, encode(Status()))  # it lives
-        assert commands.calls == [("status",)]
-
-    run(test)
+async def test_a_bad_frame_is_told_and_closed(tmp_path: Path, frame: bytes, message: str, code: int) -> None:
+    commands = FakeCommands()
+    async with served(tmp_path / "s", commands) as path:
+        (reply,) = await ask(path, frame)
+        assert isinstance(reply, Failure)
+        assert (message in reply.message, reply.code) == (True, code)
+        assert await ask(path, encode(Status()))  # it lives
+    assert commands.calls == [("status",)]
 
 
 @pytest.mark.parametrize(
@@ -176,31 +166,25 @@ def test_a_bad_frame_is_told_and_closed(tmp_path: Path, frame: bytes, message: s
         (ExceptionGroup("nursery", [MountError("wrapped")]), Failure("wrapped", 1)),
     ],
 )
-def test_what_a_command_raises_is_told(tmp_path: Path, error: Exception, reply: Failure) -> None:
+async def test_what_a_command_raises_is_told(tmp_path: Path, error: Exception, reply: Failure) -> None:
     async def work(report: Report) -> Result:
         raise error
 
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            assert await ask(path, encode(Check([]))) == [reply]
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        assert await ask(path, encode(Check([]))) == [reply]
 
 
-def test_a_defect_is_logged_and_told(tmp_path: Path, logs: Any) -> None:
+async def test_a_defect_is_logged_and_told(tmp_path: Path, logs: Any) -> None:
     logs.expect("control: check failed")
 
     async def work(report: Report) -> Result:
         raise ZeroDivisionError("defect")
 
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            (reply,) = await ask(path, encode(Check([])))
-            assert isinstance(reply, Failure)
-            assert "ZeroDivisionError" in reply.message
-            assert await ask(path, encode(Status()))
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        (reply,) = await ask(path, encode(Check([])))
+        assert isinstance(reply, Failure)
+        assert "ZeroDivisionError" in reply.message
+        assert await ask(path, encode(Status()))
 
 
 @pytest.mark.parametrize(
@@ -217,112 +201,92 @@ def test_a_defect_is_logged_and_told(tmp_path: Path, logs: Any) -> None:
         (Join("0" * 32, rank=5, world=2**40), "at `$.world`"),
     ],
 )
-def test_numbers_out_of_range_do_nothing_and_say_why(tmp_path: Path, request_: Request, why: str) -> None:
+async def test_numbers_out_of_range_do_nothing_and_say_why(tmp_path: Path, request_: Request, why: str) -> None:
     """A warm with fewer than no jobs would never end; one with a thousand million would take all memory."""
-
-    async def test() -> None:
-        commands = FakeCommands()
-        async with served(tmp_path / "s", commands) as path:
-            (reply,) = await ask(path, encode(request_))
-            assert isinstance(reply, Failure)
-            assert why in reply.message
-            assert reply.code == 2
-            assert commands.calls == []
-            assert await ask(path, encode(Status()))
-
-    run(test)
+    commands = FakeCommands()
+    async with served(tmp_path / "s", commands) as path:
+        (reply,) = await ask(path, encode(request_))
+        assert isinstance(reply, Failure)
+        assert why in reply.message
+        assert reply.code == 2
+        assert commands.calls == []
+        assert await ask(path, encode(Status()))
 
 
-def test_an_answer_that_cannot_be_sent_is_a_failure(tmp_path: Path) -> None:
+async def test_an_answer_that_cannot_be_sent_is_a_failure(tmp_path: Path) -> None:
     async def work(report: Report) -> Result:
         return Result(detail={"object": object()})
 
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            (reply,) = await ask(path, encode(Check([])))
-            assert isinstance(reply, Failure)
-            assert "cannot be sent" in reply.message
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        (reply,) = await ask(path, encode(Check([])))
+        assert isinstance(reply, Failure)
+        assert "cannot be sent" in reply.message
 
 
-def test_a_client_that_leaves_cancels_its_command(tmp_path: Path) -> None:
-    async def test() -> None:
-        started, cancelled = trio.Event(), trio.Event()
+async def test_a_client_that_leaves_cancels_its_command(tmp_path: Path) -> None:
+    started, cancelled = trio.Event(), trio.Event()
 
-        async def work(report: Report) -> Result:
-            started.set()
-            try:
-                await trio.sleep_forever()
-            except trio.Cancelled:
-                cancelled.set()
-                raise
-            raise AssertionError
+    async def work(report: Report) -> Result:
+        started.set()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            cancelled.set()
+            raise
+        raise AssertionError
 
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            stream = await trio.open_unix_socket(path)
-            await stream.send_all(encode(Warm([])))
-            await started.wait()
-            await stream.aclose()
-            await cancelled.wait()
-            assert await ask(path, encode(Status()))
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        stream = await trio.open_unix_socket(path)
+        await stream.send_all(encode(Warm([])))
+        await started.wait()
+        await stream.aclose()
+        await cancelled.wait()
+        assert await ask(path, encode(Status()))
 
 
-def test_a_client_that_speaks_out_of_turn_is_cut_off(tmp_path: Path) -> None:
+async def test_a_client_that_speaks_out_of_turn_is_cut_off(tmp_path: Path) -> None:
     async def work(report: Report) -> Result:
         await trio.sleep_forever()
         raise AssertionError
 
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            assert await ask(path, encode(Warm([])) + encode(Status())) == []
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        assert await ask(path, encode(Warm([])) + encode(Status())) == []
 
 
 @pytest.mark.parametrize("part", [b"", b"\0\0", encode(Status())[:-1]])
-def test_a_slow_request_is_told_and_a_client_without_one_is_let_go(
+async def test_a_slow_request_is_told_and_a_client_without_one_is_let_go(
     tmp_path: Path, part: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands()) as path:
-            stream = await trio.open_unix_socket(path)
-            await stream.send_all(part)
-            await stream.aclose()
-            monkeypatch.setattr(connection, "REQUEST_S", 0.0)
-            (reply,) = await ask(path, part)
-            assert isinstance(reply, Failure)
-            assert "did not arrive" in reply.message
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands()) as path:
+        stream = await trio.open_unix_socket(path)
+        await stream.send_all(part)
+        await stream.aclose()
+        monkeypatch.setattr(connection, "REQUEST_S", 0.0)
+        (reply,) = await ask(path, part)
+        assert isinstance(reply, Failure)
+        assert "did not arrive" in reply.message
 
 
-def test_a_client_that_stops_reading_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_stops_reading_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SEND_S", 0.0)
+    ended = trio.Event()
 
-    async def test() -> None:
-        ended = trio.Event()
+    async def work(report: Report) -> Result:
+        try:
+            while True:
+                await report(Rows([Row(bytes(65536), 1, 1, complete=True)]))
+        finally:
+            ended.set()
 
-        async def work(report: Report) -> Result:
-            try:
-                while True:
-                    await report(Rows([Row(bytes(65536), 1, 1, complete=True)]))
-            finally:
-                ended.set()
-
-        async with served(tmp_path / "s", FakeCommands(work)) as path:
-            async with await trio.open_unix_socket(path) as stream:
-                await stream.send_all(encode(List([])))
-                await ended.wait()
-            monkeypatch.undo()
-            assert await ask(path, encode(Status()))
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path:
+        async with await trio.open_unix_socket(path) as stream:
+            await stream.send_all(encode(List([])))
+            await ended.wait()
+        monkeypatch.undo()
+        assert await ask(path, encode(Status()))
 
 
-def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "MAX_CONNECTIONS", 2)
 
     async def work(report: Report) -> Result:
@@ -330,68 +294,57 @@ def test_too_many_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         await trio.sleep_forever()
         raise AssertionError
 
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands(work)) as path, contextlib.AsyncExitStack() as stack:
-            for _ in range(2):
-                stream = await stack.enter_async_context(await trio.open_unix_socket(path))
-                await stream.send_all(encode(Warm([])))
-                assert await stream.receive_some()
-            (reply,) = await ask(path, encode(Status()))
-            assert isinstance(reply, Failure)
-            assert f"2 commands of user {os.getuid()} are running" in reply.message
-            await stack.aclose()
-            while not isinstance((await ask(path, encode(Status())))[0], Result):
-                await trio.lowlevel.checkpoint()
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands(work)) as path, contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            stream = await stack.enter_async_context(await trio.open_unix_socket(path))
+            await stream.send_all(encode(Warm([])))
+            assert await stream.receive_some()
+        (reply,) = await ask(path, encode(Status()))
+        assert isinstance(reply, Failure)
+        assert f"2 commands of user {os.getuid()} are running" in reply.message
+        await stack.aclose()
+        while not isinstance((await ask(path, encode(Status())))[0], Result):
+            await trio.lowlevel.checkpoint()
 
 
-def test_a_user_who_takes_all_connections_has_taken_only_his_own(
+async def test_a_user_who_takes_all_connections_has_taken_only_his_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "MAX_CONNECTIONS", 3)
     who = [12345]
     monkeypatch.setattr(connection, "socket_peer", lambda _connection: SocketPeer(1, who[0], 100))
     monkeypatch.setattr(connection, "socket_peer_groups", lambda _connection: ())
-
-    async def test() -> None:
-        path = socket_path(config(tmp_path / "s"))
-        async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
-            silent = contextlib.AsyncExitStack()
-            await stack.enter_async_context(silent)
-            commands = FakeCommands().all()
-            async with serve(path, commands, nursery, OpenFiles(1024), others=True):
-                for _ in range(5):
-                    await silent.enter_async_context(await trio.open_unix_socket(path))
-                await trio.testing.wait_all_tasks_blocked()
-                (reply,) = await ask(path, encode(Status()))
-                assert isinstance(reply, Failure)
-                assert "3 commands of user 12345" in reply.message
-                for uid in (12346, 0, 12347):
-                    who[0] = uid
-                    assert isinstance((await ask(path, encode(Status())))[0], Result)
-                await silent.aclose()
-                await trio.testing.wait_all_tasks_blocked()
-                who[0] = 12345
+    path = socket_path(config(tmp_path / "s"))
+    async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        silent = contextlib.AsyncExitStack()
+        await stack.enter_async_context(silent)
+        commands = FakeCommands().all()
+        async with serve(path, commands, nursery, OpenFiles(1024), others=True):
+            for _ in range(5):
+                await silent.enter_async_context(await trio.open_unix_socket(path))
+            await trio.testing.wait_all_tasks_blocked()
+            (reply,) = await ask(path, encode(Status()))
+            assert isinstance(reply, Failure)
+            assert "3 commands of user 12345" in reply.message
+            for uid in (12346, 0, 12347):
+                who[0] = uid
                 assert isinstance((await ask(path, encode(Status())))[0], Result)
+            await silent.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+            who[0] = 12345
+            assert isinstance((await ask(path, encode(Status())))[0], Result)
 
-    run(test)
 
-
-def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any) -> None:
+async def test_other_users_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any) -> None:
     logs.expect("was refused")
     # What the kernel would say of a process of user 12345.
     monkeypatch.setattr(connection, "socket_peer", lambda _connection: SocketPeer(1, 12345, 12345))
-
-    async def test() -> None:
-        commands = FakeCommands()
-        async with served(tmp_path / "s", commands) as path:
-            (reply,) = await ask(path, b"")
-            assert isinstance(reply, Failure)
-            assert "only root and the owner" in reply.message
-        assert commands.calls == []
-
-    run(test)
+    commands = FakeCommands()
+    async with served(tmp_path / "s", commands) as path:
+        (reply,) = await ask(path, b"")
+        assert isinstance(reply, Failure)
+        assert "only root and the owner" in reply.message
+    assert commands.calls == []
 
 
 def bound(path: Path) -> socket.socket:
@@ -400,26 +353,16 @@ def bound(path: Path) -> socket.socket:
     return listener
 
 
-def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     bound(tmp_path / "s").close()
-
-    async def test() -> None:
-        async with served(tmp_path / "s", FakeCommands()) as path:
-            assert await ask(path, encode(Status()))
-
-    run(test)
+    async with served(tmp_path / "s", FakeCommands()) as path:
+        assert await ask(path, encode(Status()))
 
 
-def error_of(path: Path | None) -> str:
-    async def test() -> None:
-        async with served(path, FakeCommands()):
-            raise AssertionError("it was served")
-
-    with pytest.raises(ExceptionGroup) as caught:
-        run(test)
-    (error,) = caught.value.exceptions
-    assert isinstance(error, MountError)
-    return str(error)
+def error_of(path: Path) -> str:
+    with pytest.raises(MountError) as caught, control_socket(str(path), 1):
+        raise AssertionError("it was served")
+    return str(caught.value)
 
 
 def test_places_where_no_socket_can_be(tmp_path: Path) -> None:
@@ -434,7 +377,7 @@ def test_places_where_no_socket_can_be(tmp_path: Path) -> None:
     assert all("--control PATH" in error_of(path) for path in (tmp_path / "file", tmp_path / "absent" / "s"))
 
 
-def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "hfs"
     home.mkdir(mode=0o700)
     unsafe = tmp_path / "unsafe"
@@ -446,44 +389,32 @@ def test_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     dead, other = home / f"{prefix_of('/m')}00.sock", home / f"{prefix_of('/n')}00.sock"
     bound(dead).close()
     bound(other).close()
-
-    async def test() -> None:
-        async with served(None, FakeCommands()) as path, served(None, FakeCommands()) as second:
-            assert path != second
-            assert os.path.dirname(path) == str(home)
-            assert os.path.basename(path).startswith(prefix_of("/m"))
-            assert await ask(path, encode(Status()))
-            assert await ask(second, encode(Status()))
-            assert not dead.exists()
-        assert os.listdir(home) == [other.name]
-        monkeypatch.setattr(socket_places, "_STARTING_S", -1.0)  # it has become old
-        async with served(None, FakeCommands()) as path:
-            assert os.listdir(home) == [os.path.basename(path)]
-
-    run(test)
+    async with served(None, FakeCommands()) as path, served(None, FakeCommands()) as second:
+        assert path != second
+        assert os.path.dirname(path) == str(home)
+        assert os.path.basename(path).startswith(prefix_of("/m"))
+        assert await ask(path, encode(Status()))
+        assert await ask(second, encode(Status()))
+        assert not dead.exists()
+    assert os.listdir(home) == [other.name]
+    monkeypatch.setattr(socket_places, "_STARTING_S", -1.0)  # it has become old
+    async with served(None, FakeCommands()) as path:
+        assert os.listdir(home) == [os.path.basename(path)]
 
 
-def test_the_last_resort_is_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_last_resort_is_a_directory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_places, "directories_of", lambda _uid: ["/proc/hfs"])
     monkeypatch.setattr(socket_places, "_TMP", tempfile.mkdtemp(prefix="hfs-", dir="/tmp"))
-
-    async def test() -> None:
-        async with served(None, FakeCommands()) as path:
-            assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
-            assert await ask(path, encode(Status()))
-        os.rmdir(os.path.dirname(path))
-        os.rmdir(socket_places._TMP)
-
-    run(test)
+    async with served(None, FakeCommands()) as path:
+        assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+        assert await ask(path, encode(Status()))
+    os.rmdir(os.path.dirname(path))
+    os.rmdir(socket_places._TMP)
 
 
-def test_a_request_of_other_users_is_short() -> None:
+async def test_a_request_of_other_users_is_short() -> None:
     """They could hold as much memory as they have connections."""
-
-    async def test() -> None:
-        ours, theirs = trio.testing.memory_stream_pair()
-        await theirs.send_all((100_000).to_bytes(4, "big"))
-        with pytest.raises(ProtocolError, match="too long for this user"):
-            await ControlConnection(ours).receive(65536)
-
-    trio.run(test)
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.send_all((100_000).to_bytes(4, "big"))
+    with pytest.raises(ProtocolError, match="too long for this user"):
+        await ControlConnection(ours).receive(65536)

@@ -26,7 +26,7 @@ from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.wire.protocol import Failure, Join, Reply, Request, Result, Status, Warm, decode_reply, encode
 from hfs.mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from tests.conftest import Logs
-from tests.support.fake_commands import FakeCommands, run
+from tests.support.fake_commands import FakeCommands
 
 UID, GID = os.geteuid(), os.getegid()
 THREAD = os.getpid()
@@ -327,40 +327,35 @@ async def daemon(path: Path, commands: FakeCommands, *, others: bool = False) ->
 
 
 @pytest.mark.parametrize("uid", [12345, UID + 1])
-def test_another_user_is_refused_by_the_gate(tmp_path: Path, uid: int, logs: Logs) -> None:
+@pytest.mark.usefixtures("real_clock")
+async def test_another_user_is_refused_by_the_gate(tmp_path: Path, uid: int, logs: Logs) -> None:
     """As on the control socket: whoever the kernel names, not whoever a client says it is."""
     logs.expect("was refused")
-
-    async def test() -> None:
-        commands = FakeCommands()
-        async with daemon(tmp_path / "s", commands) as found:
-            client = Client(found, uid=uid)
-            client.open(encode(Status()))
-            (reply,) = await client.replies()
-            assert isinstance(reply, Failure)
-            assert "only root and the owner" in reply.message
-            assert len(found) == 0
-        assert commands.calls == []
-
-    run(test)
+    commands = FakeCommands()
+    async with daemon(tmp_path / "s", commands) as found:
+        client = Client(found, uid=uid)
+        client.open(encode(Status()))
+        (reply,) = await client.replies()
+        assert isinstance(reply, Failure)
+        assert "only root and the owner" in reply.message
+        assert len(found) == 0
+    assert commands.calls == []
 
 
-def test_another_user_where_the_mount_is_for_others(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("real_clock")
+async def test_another_user_where_the_mount_is_for_others(tmp_path: Path) -> None:
     """May ask what is for all, and say what it reads if it is known what it may read; no more."""
 
-    async def test() -> None:
-        async def said(found: Tunnels, request: Request, thread: int) -> Reply:
-            client = Client(found, uid=12345, gid=99, thread=thread)
-            client.open(encode(request))
-            (reply,) = await client.replies()
-            return reply
+    async def said(found: Tunnels, request: Request, thread: int) -> Reply:
+        client = Client(found, uid=12345, gid=99, thread=thread)
+        client.open(encode(request))
+        (reply,) = await client.replies()
+        return reply
 
-        async with daemon(tmp_path / "s", FakeCommands(), others=True) as found:
-            assert isinstance(await said(found, Status(), 0), Result)
-            assert "owner of the mount may ask for warm" in str(await said(found, Warm([b""]), 0))
-            assert "which groups you are in" in str(await said(found, Join("0" * 32), 0))
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(tunnels, "credentials_of", lambda _thread, uid, gid: Credentials(uid, gid, (7, 5)))
-                assert "no learners here" in str(await said(found, Join("0" * 32), THREAD))
-
-    run(test)
+    async with daemon(tmp_path / "s", FakeCommands(), others=True) as found:
+        assert isinstance(await said(found, Status(), 0), Result)
+        assert "owner of the mount may ask for warm" in str(await said(found, Warm([b""]), 0))
+        assert "which groups you are in" in str(await said(found, Join("0" * 32), 0))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tunnels, "credentials_of", lambda _thread, uid, gid: Credentials(uid, gid, (7, 5)))
+            assert "no learners here" in str(await said(found, Join("0" * 32), THREAD))

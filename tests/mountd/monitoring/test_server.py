@@ -4,7 +4,6 @@ Nothing here waits for a time to pass: limits are made short where a test is abo
 """
 
 import contextlib
-import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ import pytest
 
 from hfs.mountd.monitoring import server as module
 from hfs.mountd.monitoring.server import CLIENTS, MetricsServer
-from tests.conftest import Logs
 
 LIMIT_S = 20.0
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -188,22 +186,6 @@ def test_a_fault_of_ours_costs_one_client() -> None:
     assert [repr(fault) for fault in faults] == ["KeyError('figure')"] * 2
 
 
-def test_a_port_in_use_is_taken_once_it_is_free(monkeypatch: pytest.MonkeyPatch, logs: Logs) -> None:
-    """The mount goes on without, says so once, and tries again."""
-    monkeypatch.setattr(module, "LONGEST_AGAIN_S", 0.01)
-    monkeypatch.setattr(module, "FIRST_AGAIN_S", 0.01)
-    logs.expect("cannot listen at 127.0.0.1:")
-    with socket.create_server(("127.0.0.1", 0)) as taken, serving(f"127.0.0.1:{taken.getsockname()[1]}") as server:
-        assert "Address already in use" in str(server.error)
-        until(lambda: logs.records)
-        assert server.found is None
-        taken.close()
-        until(lambda: server.found)
-        assert server.error is None
-        assert is_answered(server)
-    assert len([record for record in logs.records if record.levelno >= logging.WARNING]) == 1
-
-
 def test_the_port_of_the_daemon_before_is_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_AGAIN_S", 0.001)
     with serving() as first:
@@ -212,14 +194,6 @@ def test_the_port_of_the_daemon_before_is_waited_for_in_silence(monkeypatch: pyt
             assert second.found is None
             first.close()
             assert is_answered(second)
-
-
-def test_it_closes_while_it_waits_for_its_port() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        serving(f"127.0.0.1:{taken.getsockname()[1]}", patience_s=1e9),
-    ):
-        pass
 
 
 def test_ipv6() -> None:

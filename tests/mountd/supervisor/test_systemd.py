@@ -1,7 +1,5 @@
 """What a service manager is told: by a socket of its own, without waiting for it."""
 
-import contextlib
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,27 +22,6 @@ def manager(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def address(manager: socket.socket) -> str:
     name = manager.getsockname()
     return "@" + name[1:].decode() if isinstance(name, bytes) else str(name)
-
-
-def test_it_is_told(manager: socket.socket) -> None:
-    service = SystemdUnit({"NOTIFY_SOCKET": address(manager)}, Loop())
-    service.ready()
-    service.stopping()
-    assert [manager.recv(99) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
-
-
-def test_the_watchdog_is_fed_again_and_again(manager: socket.socket) -> None:
-    loop = Loop()
-    watched = {"NOTIFY_SOCKET": address(manager), "WATCHDOG_USEC": "2000", "WATCHDOG_PID": str(os.getpid())}
-    SystemdUnit(watched, loop).ready()
-    assert [manager.recv(99) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
-    manager.setblocking(False)
-    fed: list[bytes] = []
-    while len(fed) < 3:
-        loop.turn()
-        with contextlib.suppress(BlockingIOError):
-            fed.append(manager.recv(99))
-    assert fed == [b"WATCHDOG=1"] * 3
 
 
 @pytest.mark.parametrize("other", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": ""}, {"WATCHDOG_USEC": "-1"}])
