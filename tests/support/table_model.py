@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.seen import version_of
 from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import FetchKind
+from hfs.mountd.kernel.small_fetches import Fetched
 from tests.support.pattern import pattern
 
 LARGEST = 8192
@@ -94,6 +96,18 @@ class Outcome(NamedTuple):
     number: int = 0
     data: bytes | None = None
 
+    @classmethod
+    def of(cls, one: Fetched) -> Outcome:
+        outcome = cls(one.kind, one.ahead, (one.directory_id, one.name), one.generation)
+        if one.kind is FetchKind.NOTHING:
+            return outcome
+        return outcome._replace(version=version_of(one.seen, ""), number=one.number, data=one.data)
+
+
+def told(attributes: Attributes | None) -> Attributes | None:
+    """What of them says which file it is, and which version."""
+    return attributes and attributes._replace(blocks=0, block_bytes=0, rdev=0, device=0, atime_ns=0)
+
 
 def mtime_of(seed: int) -> int:
     """In nanoseconds: each version says by it what its bytes are."""
@@ -144,6 +158,20 @@ class Model:
             return errno.ESTALE
         slot.attributes, slot.until = attributes, until
         return errno.EEXIST
+
+    def lend(self, directory: int, generation: int, until: Until, *, settled: bool) -> None:
+        before = self.lent.get(directory)
+        self.lent[directory] = Loan(generation, until, settled, before.entered if before is not None else 0)
+
+    def take_entered(self, directory: int, *, is_over: bool) -> int:
+        """How many the engine has put there since the last call. `is_over`: it is lent no more."""
+        loan = self.lent.get(directory)
+        if loan is None:
+            return 0
+        entered, loan.entered = loan.entered, 0
+        if is_over:
+            del self.lent[directory]
+        return entered
 
     def job(self, place: Place, *, fetch: bool, ahead: bool = False) -> bool:
         """The engine looks at a file, or fetches it. False: it is Python's."""

@@ -15,28 +15,26 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
-import hypothesis
 import pytest
-from hypothesis import Phase
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.seen import attributes_of, seen_names, version_of
+from hfs.mountd.core.seen import attributes_of, seen_names
 from hfs.mountd.kernel import FetchKind, Leaf, PlaneLeaves, SmallFetches
-from hfs.mountd.kernel.small_fetches import Fetched, let_go_of_staged_bytes
+from hfs.mountd.kernel.small_fetches import let_go_of_staged_bytes
 from tests.support.examples import examples
 from tests.support.pattern import write_pattern
 from tests.support.plane_kernel import SettledEngine, reads_nowait, serving
-from tests.support.table_model import LARGEST, Loan, Model, Outcome, Place, Slot, Storing, Until, data_of, mtime_of
+from tests.support.table_model import LARGEST, Model, Outcome, Place, Slot, Storing, Until, data_of, mtime_of, told
 
 DIRECTORIES = (3, 4)
 NAMES = (b"a", b"b", b"a name of two hundred and fifty-five bytes".ljust(255, b"."))
-SIZES = (5, 4096, 5000, 0, LARGEST + 1)
 MANY = 1 << 40
 
 # No two examples have an id, a version or an object in common, though they share the one table of this process.
@@ -44,17 +42,22 @@ ids = itertools.count(1 << 62, 1 << 38)
 seeds, loans, numbers = (itertools.count(1) for _ in range(3))
 
 READS = {"read": (0, 20_000), "read some": (1, 100), "read more": (4095, 4096), "read none": (9000, 5)}
-ACTS = st.lists(st.sampled_from(["open", "open", "close", "stat", *READS]), min_size=1, max_size=9)
+ACTS = st.lists(st.sampled_from([*["open"] * 3, "close", "close", "again", "stat", *READS]), min_size=2, max_size=9)
 PLACES = st.tuples(st.sampled_from(DIRECTORIES), st.sampled_from(NAMES))
-SIZE = st.sampled_from(SIZES)
+DECISIONS = st.sampled_from(["put", "lend", "call_back", "expire", "sweep", "take", "evict", "trim", "end"])
+UNTIL = st.sampled_from([Until.GOOD, Until.GOOD, Until.GOOD, Until.PAST])
+SIZE = st.sampled_from([5, 4096, 5000, 0, LARGEST + 1])
+SIX_SIZES = st.tuples(*[SIZE] * 6)
 SOME_ID = st.integers(0, 10)
 """Of those that were told: 0 is the last of them."""
 
 
 class Table(RuleBasedStateMachine):
-    def __init__(self, folder: Path) -> None:
+    folders: ClassVar[Iterator[Path]]
+
+    def __init__(self) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder = next(self.folders)
         self.stack = contextlib.ExitStack()
         self.told: dict[int, Slot] = {}
         self.handles: Counter[int] = Counter()
@@ -62,8 +65,9 @@ class Table(RuleBasedStateMachine):
         self.pythons: dict[int, int] = {}
         """Where the open handles of one that was taken are counted."""
 
-    @initialize(pushes=st.booleans(), storing=st.sampled_from(Storing), sizes=st.tuples(*[SIZE] * 6))
-    def begin(self, pushes: bool, storing: Storing, sizes: tuple[int, ...]) -> None:
+    @initialize(pushes=st.booleans(), storing=st.sampled_from(Storing), drains=st.booleans(), sizes=SIX_SIZES)
+    def begin(self, pushes: bool, storing: Storing, drains: bool, sizes: tuple[int, ...]) -> None:
+        self.drains = drains
         for directory in DIRECTORIES:
             (self.folder / "source" / str(directory)).mkdir(parents=True)
         self.objects = self.folder / "objects"
@@ -125,14 +129,9 @@ class Table(RuleBasedStateMachine):
 
     # ---- Python ----
 
-    @rule(
-        act=st.sampled_from(["put", "lend", "call_back", "expire", "sweep", "take", "evict", "trim", "end"]),
-        place=PLACES,
-        which=SOME_ID,
-        is_good=st.integers(0, 3).map(bool),
-    )
-    def decide(self, act: str, place: Place, which: int, is_good: bool) -> None:
-        getattr(self, act)(place, which, Until.GOOD if is_good else Until.PAST)
+    @rule(act=DECISIONS, place=PLACES, which=SOME_ID, until=UNTIL)
+    def decide(self, act: str, place: Place, which: int, until: Until) -> None:
+        getattr(self, act)(place, which, until)
 
     def put(self, place: Place, _which: int, until: Until) -> None:
         """All names of a directory."""
@@ -144,20 +143,14 @@ class Table(RuleBasedStateMachine):
         assert self.table.put(directory, seen, bytearray(len(found)), valid_s=until.valid_s) == expected
 
     def lend(self, place: Place, which: int, until: Until) -> None:
-        entered = self.model.lent[place[0]].entered if place[0] in self.model.lent else 0
-        loan = self.model.lent[place[0]] = Loan(next(loans), until, which != 1, entered)
-        path, valid_s = self.model.source / str(place[0]), max(0.0, until.valid_s)
-        self.engine.lend_folder(
-            place[0], path, loan.generation, valid_s=valid_s, settled=loan.settled, careful=which % 2 == 0
-        )
+        directory, settled, careful, valid_s = place[0], which != 1, which % 2 == 0, max(0.0, until.valid_s)
+        generation, path = next(loans), self.model.source / str(directory)
+        self.model.lend(directory, generation, until, settled=settled)
+        self.engine.lend_folder(directory, path, generation, valid_s=valid_s, settled=settled, careful=careful)
 
     def call_back(self, place: Place, which: int, _until: Until) -> None:
-        loan = self.model.lent.get(place[0], Loan(0, Until.PAST, settled=False))
         asked = self.table.unlend if which % 2 else self.table.lent_leaves
-        assert asked(place[0]) == loan.entered
-        loan.entered = 0
-        if which % 2:
-            self.model.lent.pop(place[0], None)
+        assert asked(place[0]) == self.model.take_entered(place[0], is_over=which % 2 == 1)
 
     def expire(self, place: Place, which: int, _until: Until) -> None:
         directories = {place[0]} if which else set(DIRECTORIES)
@@ -238,21 +231,28 @@ class Table(RuleBasedStateMachine):
     def use(self, node_id: int, acts: list[str]) -> None:
         for act in acts:
             slot = self.model.by_id(node_id)
-            if act == "open" and slot is not None and not slot.look_ups:
-                continue  # it has forgotten it
-            if act == "open":
+            if act == "open" and (slot is None or slot.look_ups):
                 slot = self.model.open(node_id)
                 found = self.kernel.open(node_id, surely=slot is not None)
                 assert found == (None if slot is None else (node_id, 2, 0))
                 self.handles[node_id] += found is not None
             elif act == "close":
                 self.close(node_id)
+            elif act == "again" and slot is not None:
+                self.let_go(slot)
+                self.look_up(slot.place, [])
             elif act == "stat":
                 slot = self.model.stat(node_id)
                 assert told(self.kernel.stat(node_id)) == (told(slot.attributes) if slot is not None else None)
-            elif slot is None or slot.size:
+            elif act in READS and (slot is None or slot.size):
                 place = READS[act]
                 assert self.kernel.read(node_id, *place, node_id) == self.model.read(node_id, *place)
+
+    def let_go(self, slot: Slot) -> None:
+        for _ in range(self.handles[slot.node_id]):
+            self.close(slot.node_id)
+        self.kernel.forget(slot.node_id, slot.look_ups)
+        self.model.forget(slot.node_id, slot.look_ups)
 
     def close(self, node_id: int) -> None:
         slot = self.model.by_id(node_id)
@@ -288,7 +288,7 @@ class Table(RuleBasedStateMachine):
     @invariant()
     def it_is_the_model(self) -> None:
         slots = self.model.slots
-        heard = [outcome_of(one) for one in self.engine.heard]
+        heard = [Outcome.of(one) for one in self.engine.heard]
         assert heard == self.model.outcomes
         assert self.kernel.pushed == self.model.pushed
         for outcome in heard:
@@ -314,12 +314,11 @@ class Table(RuleBasedStateMachine):
                 self.leave()
 
     def leave(self) -> None:
-        if not self.model.ended:  # or some time earlier
+        if self.drains:
+            for slot in self.model.slots.values():
+                self.let_go(slot)
             for node_id in list(self.handles.elements()):
                 self.close(node_id)
-            for slot in self.model.slots.values():
-                self.kernel.forget(slot.node_id, slot.look_ups)
-                self.model.forget(slot.node_id, slot.look_ups)
             self.sweep((0, b""), 0, Until.GOOD)
             self.it_is_the_model()
             assert not self.model.slots
@@ -345,27 +344,8 @@ class Table(RuleBasedStateMachine):
             self.plane.take_object(number)
 
 
-def outcome_of(one: Fetched) -> Outcome:
-    outcome = Outcome(one.kind, one.ahead, (one.directory_id, one.name), one.generation)
-    if one.kind is FetchKind.NOTHING:
-        return outcome
-    return outcome._replace(version=version_of(one.seen, ""), number=one.number, data=one.data)
-
-
-def told(attributes: Attributes | None) -> Attributes | None:
-    """What of them says which file it is, and which version."""
-    return attributes and attributes._replace(blocks=0, block_bytes=0, rdev=0, device=0, atime_ns=0)
-
-
 @pytest.mark.timeout(300)  # where it fails it looks for the shortest way there
 def test_the_table_is_the_model(tmp_path: Path) -> None:
-    folders = itertools.count()
-    run_machine(
-        lambda: Table(tmp_path / str(next(folders))),
-        settings=hypothesis.settings(
-            max_examples=examples(30),
-            stateful_step_count=50,
-            deadline=None,
-            phases=[Phase.generate, Phase.shrink],
-        ),
-    )
+    Table.folders = (tmp_path / str(number) for number in itertools.count())
+    how = settings(max_examples=examples(40), stateful_step_count=50, phases=[Phase.generate, Phase.shrink])
+    run_machine(Table, settings=how)
