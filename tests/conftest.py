@@ -45,7 +45,6 @@ FOLDER_ORDER = (
     "mountd",
     "hfs",
     "bench",
-    "slowfs",
     "power",
     "install",
     "fuse",
