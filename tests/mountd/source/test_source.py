@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -257,3 +258,19 @@ async def test_what_lies_past_the_end_is_no_hole(tmp_path: Path, real_clock: Non
         lie = version_of(path)._replace(size=8 * CHUNK)
         assert (await source.files.data(b"", b"f", lie))[0] == [Extent(0, 8 * CHUNK)]
     assert caught.value.errno == errno.EIO
+
+
+@pytest.mark.parametrize("levels", [17, 40])
+def test_a_directory_deeper_than_a_path_is_long(tmp_path: Path, levels: int) -> None:
+    """4 095 bytes are what the kernel takes; also for who asks as another user."""
+    name = b"d" * 240
+    root = fd = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=fd)
+        fd = os.open(name, os.O_RDONLY, dir_fd=fd)
+    found = open_directory(root, b"/".join([name] * levels))
+    try:
+        assert os.path.sameopenfile(found, fd)
+    finally:
+        os.close(found)
+        shutil.rmtree(tmp_path / os.fsdecode(name))
