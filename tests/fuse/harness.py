@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from hfs.cli import cli
 from hfs.client.client import Client
 from hfs.client.control_socket import DaemonSilent
 from tests.fuse import guard
@@ -62,6 +65,24 @@ def must(*command: str | os.PathLike[str], env: Mapping[str, str] | None = None)
     """Run, fail the test unless it exits with 0, return its stdout."""
     done = run(*command, env=env)
     assert done.returncode == 0, f"{command} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def here(*arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+    """`hfs ARGUMENTS` in this process: to start another one takes a third of a second, and tests do hundreds of times.
+
+    How commands start and end as programs is for the tests of them.
+    """
+    others = dict.fromkeys(key for key in os.environ if key.startswith(("HFS_", "XDG_")))
+    with contextlib.chdir("."):
+        done = CliRunner(env=others).invoke(cli, [os.fspath(part) for part in arguments], prog_name="hfs")
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
+def must_here(*arguments: str | os.PathLike[str]) -> str:
+    """`here`, fail the test unless it ends with 0, return its stdout."""
+    done = here(*arguments)
+    assert done.returncode == 0, done
     return done.stdout
 
 
@@ -234,7 +255,7 @@ class Hfs:
 
     def cache_command(self, *arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
         """`hfs cache ARGUMENTS`."""
-        return run(hfs_command(), "cache", *arguments)
+        return here("cache", *arguments)
 
     def kill(self) -> None:
         """kill -9 of the keeper and all daemons: what a power cut leaves of them. Mount and cache stay as they are."""
@@ -251,22 +272,13 @@ class Hfs:
 
     def umount(self) -> None:
         """`hfs umount`, which must work, end the daemon and leave no mount."""
-        must(hfs_command(), "umount", self.path)
-        self._see_it_end()
-
-    def _end(self) -> None:
-        """By the system's own command, which is quicker; where something keeps the mount, `hfs umount` tells what."""
-        if run(*("umount",) if os.geteuid() == 0 else ("fusermount3", "-u"), self.path).returncode == 0:
-            self._see_it_end()
-        else:
-            self.umount()
-
-    def _see_it_end(self) -> None:
+        done = here("umount", self.path)
+        assert done.returncode == 0, done
         self.mounted = False
         for pid in (self.pid, self.keeper):
-            assert wait_gone(pid), f"process {pid} goes on without its mount\n{self.log_text()}"
+            assert wait_gone(pid), f"process {pid} goes on after hfs umount\n{self.log_text()}"
         assert not os.path.ismount(self.path)
-        assert not self.socket.exists(), f"the daemon has left {self.socket}"
+        assert not self.socket.exists(), f"hfs umount has left {self.socket}"
 
     def expect_warning(self, regex: str) -> None:
         """The daemon may log warnings and errors that match."""
@@ -293,7 +305,7 @@ class Hfs:
                 if wait_gone(self.pid, 0) and wait_gone(self.keeper, 0):
                     unmount_lazily(self.path)  # the test killed it: what is left is a dead mount
                 else:
-                    self._end()
+                    self.umount()
             except AssertionError as error:
                 faults.append(str(error))
         for point in mounts_below(self.path):

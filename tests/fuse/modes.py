@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hfs.mounting import keeper
-from tests.fuse.harness import ROOT, Hfs, HfsMount, hfs_command, run
+from tests.fuse.harness import ROOT, Hfs, HfsMount, here
 from tests.fuse.overlaid import this_kernel_has_them
 
 
@@ -98,7 +98,7 @@ MODES = {
 
 def warm(hfs: Hfs, *paths: Path) -> None:
     """Stage everything, or `paths`: complete and durable when this returns."""
-    warmed = run(hfs_command(), "cache", "warm", *(paths or (hfs.path,)))
+    warmed = here("cache", "warm", *(paths or (hfs.path,)))
     faults = [
         line for line in warmed.stderr.splitlines() if "which jobs read there and not through the mount" not in line
     ]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hfs.hint import hinted
-from tests.fuse.harness import HfsMount, environment, hfs_command, mounts_below, must, own_cache, run
+from tests.fuse.harness import HfsMount, environment, hfs_command, mounts_below, must, must_here, own_cache, run
 from tests.fuse.hinted import all_staged, begun, wait_until
 from tests.fuse.injection import SETTLED
 from tests.fuse.modes import MODES, Mode
@@ -94,7 +94,7 @@ def test_all_of_it_is_right_for_the_user_and_for_root_also_after_a_crash_and_war
     assert told(OTHER, lambda: all_of("."), hfs.path) == os.strerror(errno.EACCES)
     hfs.crash()
     assert all_of(hfs.path) == wanted
-    must(hfs_command(), "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     hfs.umount()
     hfs.mount()
     assert told(OWNER, lambda: all_of("."), hfs.path) == wanted

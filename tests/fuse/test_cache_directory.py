@@ -7,7 +7,7 @@ import pytest
 
 from hfs.mountd.core.config import Config
 from hfs.mounting.logs import default_log_file
-from tests.fuse.harness import HfsMount, hfs_command, run
+from tests.fuse.harness import HfsMount, here, hfs_command, run
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
@@ -22,7 +22,7 @@ def refused(tmp_path: Path, cache: Path) -> str:
     source, at = tmp_path / "source", tmp_path / "mnt"
     for folder in (source, at):
         folder.mkdir(exist_ok=True)
-    done = run(hfs_command(), "mount", source, at, "--cache", cache, "--cache-size", "1G")
+    done = here("mount", source, at, "--cache", cache, "--cache-size", "1G")
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert not os.path.ismount(at)
     return done.stderr
@@ -138,7 +138,7 @@ def test_a_command_without_a_mount_trusts_nobody_either(tmp_path: Path, victim: 
     (cache / "index.sqlite").touch()
     (cache / "lock").symlink_to(victim)
     arguments = ["--all"] if command == "evict" else []
-    done = run(hfs_command(), "cache", command, "--cache", cache, *arguments)
+    done = here("cache", command, "--cache", cache, *arguments)
     assert done.returncode == 2, done.stderr
     assert "lock is a symbolic link" in done.stderr
     assert victim.read_text() == "root:secret\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
 from hfs.mountd.ledger.record import write_grant
-from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must, own_cache, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must, must_here, own_cache, run
 from tests.fuse.injection import SETTLED_CLOCK, injected, setting
 from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
@@ -52,7 +52,7 @@ def test_an_idle_cache_makes_room_for_a_new_source(tmp_path: Path, hfs_mount: Hf
     assert taken_bytes(cache) <= 5 << 20
     assert_right(second, 1)
     second.umount()
-    listed = must(hfs_command(), "cache", "list", "--cache", cache, "--json").splitlines()
+    listed = must_here("cache", "list", "--cache", cache, "--json").splitlines()
     assert COUNT <= json.loads(listed[-1])["complete"] < 2 * COUNT
 
 
@@ -82,7 +82,7 @@ def test_a_cache_of_an_earlier_release_goes_on(tmp_path: Path, hfs_mount: HfsMou
         path.unlink()
     moved.rmdir()
     (cache / "ledger" / moved.name).unlink()
-    listed = must(hfs_command(), "cache", "list", "--cache", cache, "--json").splitlines()
+    listed = must_here("cache", "list", "--cache", cache, "--json").splitlines()
     assert json.loads(listed[-1])["complete"] == COUNT
     hfs.mount()
     assert_right(hfs, 0)
@@ -91,7 +91,7 @@ def test_a_cache_of_an_earlier_release_goes_on(tmp_path: Path, hfs_mount: HfsMou
 
 
 def staged(cache: Path) -> int:
-    listed = must(hfs_command(), "cache", "list", "--cache", cache, "--json").splitlines()
+    listed = must_here("cache", "list", "--cache", cache, "--json").splitlines()
     return int(json.loads(listed[-1])["complete"])
 
 
@@ -104,16 +104,16 @@ def test_what_is_there_is_shown_and_evicted_by_source_age_and_size(tmp_path: Pat
         if source is not sources[2]:
             hfs.umount()
     evict = (hfs_command(), "cache", "evict", "--cache", cache)
-    shown = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))
+    shown = json.loads(must_here("cache", "du", "--cache", cache, "--json"))
     assert {(entry["source"], entry["running"]) for entry in shown["caches"]} == {
         (str(source), source is sources[2]) for source in sources
     }
     assert all(
         COUNT * SIZE <= entry["used_bytes"] < 2 * COUNT * SIZE for entry in shown["caches"] if not entry["running"]
     )
-    assert "mnt-2" in must(hfs_command(), "cache", "du", "--cache", cache)
+    assert "mnt-2" in must_here("cache", "du", "--cache", cache)
 
-    assert "evicted 0 files" in must(hfs_command(), "cache", "evict", "--older-than", "1h", hfs.path)
+    assert "evicted 0 files" in must_here("cache", "evict", "--older-than", "1h", hfs.path)
     too_much = run(*evict, "--to", "0")
     assert too_much.returncode == 1
     assert "are in caches with daemons" in too_much.stderr
@@ -126,7 +126,7 @@ def test_what_is_there_is_shown_and_evicted_by_source_age_and_size(tmp_path: Pat
     for wrong in (("--to", "10", "--all"), ("--to", "much"), ("--older-than", "old")):
         assert run(*evict, *wrong).returncode == 2
     assert must(*evict, "--source", sources[2]).startswith(f"evicted {COUNT} files")
-    shown = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))
+    shown = json.loads(must_here("cache", "du", "--cache", cache, "--json"))
     assert shown["used_bytes"] == 0
 
 
@@ -144,9 +144,9 @@ def test_a_root_is_made_smaller_by_what_was_used_longest_ago(tmp_path: Path, hfs
         with (cache / "ledger" / newest.name).open("r+b") as record:
             write_grant(record.fileno(), with_time)
         ledger.close()
-    must(hfs_command(), "cache", "evict", "--cache", cache, "--to", str(COUNT * SIZE))
+    must_here("cache", "evict", "--cache", cache, "--to", str(COUNT * SIZE))
     assert taken_bytes(cache) <= COUNT * SIZE
-    shown = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))["caches"]
+    shown = json.loads(must_here("cache", "du", "--cache", cache, "--json"))["caches"]
     by_source = {entry["source"]: entry["used_bytes"] for entry in shown}
     assert by_source[str(tmp_path / "source-0")] == 0
     assert by_source[str(tmp_path / "source-1")] > 0
@@ -168,7 +168,7 @@ def test_a_dry_run_says_what_a_warm_would_read_and_reads_nothing(tmp_path: Path,
     before = hfs.source_bytes()
     assert "needs 300 kB, all of it fits" in must(*estimate, hfs.path / "large")
     assert hfs.source_bytes() == before
-    must(hfs_command(), "cache", "warm", hfs.path / "large")
+    must_here("cache", "warm", hfs.path / "large")
     assert "1 file of 300 kB, 1 of them staged; nothing to read" in must(*estimate, hfs.path / "large")
     absent = run(*estimate, hfs.path / "absent")
     assert absent.returncode == 3
@@ -186,7 +186,7 @@ def test_a_dry_run_says_how_long_by_the_warms_before(tmp_path: Path, hfs_mount: 
     hfs = hfs_mount(source, cache_size="100M")
 
     def told(*paths: Path) -> Any:
-        return json.loads(must(hfs_command(), "cache", "warm", "--dry-run", "--json", *paths))
+        return json.loads(must_here("cache", "warm", "--dry-run", "--json", *paths))
 
     before = told(hfs.path)
     assert (before["files"], before["bytes"], before["seconds"]) == (402, 8_800_000, None)

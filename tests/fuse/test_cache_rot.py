@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks.rot import RottingDisk, has_loop_devices
-from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, own_cache, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, here, own_cache
 from tests.fuse.modes import MODES, Mode, needs_passthrough, warm
 from tests.support.pattern import explain, pattern
 
@@ -92,7 +92,7 @@ def test_one_round_of_the_scrub_finds_all(tmp_path: Path, disk: RottingDisk, hfs
     warm(hfs)
     assert_right(hfs)
     assert hfs.status()["opens"]["passed"] > 0
-    done = run(hfs_command(), "cache", "check", hfs.path)
+    done = here("cache", "check", hfs.path)
     assert done.returncode == 0, done.stdout + done.stderr
     hfs.umount()
 
@@ -107,7 +107,7 @@ def test_open_handles_of_the_kernel_get_the_right_bytes_once_damage_is_found(
     wanted = pattern(number + 1, 0, SIZES[-1])
     with (hfs.path / str(number)).open("rb") as handle:
         assert handle.read() != wanted  # what passthrough cannot catch: see docs/promises.md
-        assert run(hfs_command(), "cache", "check", hfs.path / str(number)).returncode != 0
+        assert here("cache", "check", hfs.path / str(number)).returncode != 0
         limit = time.monotonic() + LIMIT_S
         while os.pread(handle.fileno(), SIZES[-1], 0) != wanted:
             assert time.monotonic() < limit, hfs.status()

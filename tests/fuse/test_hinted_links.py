@@ -17,7 +17,7 @@ from hfs.hint import hinted
 from hfs.mountd.wire.hints import LayoutFrame, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join
 from hfs.training.hint_connection import HintConnection
-from tests.fuse.harness import Hfs, HfsMount, hfs_command, must
+from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, must_here
 from tests.fuse.hinted import all_staged, begun, content, counter, wait_until
 from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, needs_root
@@ -90,7 +90,7 @@ def test_samples_of_a_large_file_that_a_link_names(farm: Path, hfs_mount: HfsMou
         assert all(np.array_equal(through[index], samples[index]) for index in [first, *rest])
         del through
     assert hfs.source_bytes() == read
-    assert "objects/big.npy" in must(hfs_command(), "cache", "list", hfs.path / "objects" / "big.npy")
+    assert "objects/big.npy" in must_here("cache", "list", hfs.path / "objects" / "big.npy")
 
 
 def hint_of(user: User, hfs: Hfs, names: Sequence[str], settled: int) -> str:
@@ -145,7 +145,7 @@ def test_what_a_link_names_is_judged_for_who_hints(
         may_not.append("train/beside")
     told = hint_of(NOBODY, hfs, may + may_not, len(may_not))
     assert told == f"({len(may_not)}, {len(may)})"
-    listed = must(hfs_command(), "cache", "list", hfs.path)
+    listed = must_here("cache", "list", hfs.path)
     staged = sorted(name for name in os.listdir(farm / "objects") if f"objects/{name}" in listed)
     assert staged == ["0", "1", "2", "5"]
     told = hint_of(MEMBER, hfs, [*may, *may_not], 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, HfsMount, drop_pages, environment, hfs_command, must, unmount_lazily
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, environment, hfs_command, must_here, unmount_lazily
 from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.support.pattern import pattern
 
@@ -30,7 +30,7 @@ def slow(tmp_path: Path, slow_source: SlowSource) -> SlowFs:
 
 def rows(*arguments: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     """What `hfs cache list` says, by the last part of the name."""
-    listed = must(hfs_command(), "cache", "list", *arguments, "--json").splitlines()[:-1]
+    listed = must_here("cache", "list", *arguments, "--json").splitlines()[:-1]
     return {os.path.basename(row["path"]): row for row in map(json.loads, listed)}
 
 
@@ -100,6 +100,6 @@ def test_what_a_warm_has_told_is_not_read_again(tmp_path: Path, slow_source: Slo
     assert all(row["complete"] for row in early.values())
     slow.remount()  # what hung has come into its page cache by now
     hfs.mount()
-    done = json.loads(must(hfs_command(), "cache", "warm", hfs.path, "--json").splitlines()[-1])
+    done = json.loads(must_here("cache", "warm", hfs.path, "--json").splitlines()[-1])
     assert (done["files"], done["skipped"]) == (count, len(early))
     assert read_bytes(slow) == (count - len(early)) * size

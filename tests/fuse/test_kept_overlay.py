@@ -22,6 +22,7 @@ from tests.fuse.harness import (
     hfs_command,
     kill,
     must,
+    must_here,
     run,
     stopped,
     unmount_lazily,
@@ -64,7 +65,7 @@ def overlays(place: Path) -> list[int]:
 def staged(hfs: Hfs) -> None:
     """All of it, in an overlay that knows."""
     before = overlays(hfs.path)
-    must(hfs_command(), "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     until(lambda: overlays(hfs.path) not in ([], before) and len(overlays(hfs.path)) == 1)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES, Mounts, SlowSources
-from tests.fuse.harness import Hfs, HfsMount, must
+from tests.fuse.harness import Hfs, HfsMount, must_here
 from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.fuse.trees import different_stats, make_odd_tree, make_special_files, walk
 
@@ -208,7 +208,7 @@ def test_what_is_known_goes_in_whole(tmp_path: Path, slow_source: SlowSource, hf
     names = sorted(os.listdir(backing / "d"))
     for name in names[:20]:
         (backing / "d" / name).write_bytes(b"x")
-    must("hfs", "cache", "warm", *(hfs.path / "d" / name for name in names[:20]))
+    must_here("cache", "warm", *(hfs.path / "d" / name for name in names[:20]))
     before = nodes(hfs)
     assert records(os.fsencode(hfs.path / "d")) == records(os.fsencode(backing / "d"))
     assert nodes(hfs) - before in (20, 21)  # and the directory

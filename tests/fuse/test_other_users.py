@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import HfsMount, hfs_command, must, run
+from tests.fuse.harness import HfsMount, hfs_command, must, must_here, run
 from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.fuse.users import GROUP, MEMBER, NOBODY, User, acl_for, needs_root, refused_by_acl
 from tests.support.pattern import pattern, write_pattern
@@ -56,7 +56,7 @@ def test_staged_files_go_on_while_the_source_hangs_for_every_user_and_past_the_t
     (tree / "link").symlink_to("other")
     slow = slow_source(tree)
     hfs = hfs_mount(slow.path, "-o", "source-timeout=8,ttl=100ms")
-    must(hfs_command(), "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
 
     def all_is_as_it_should_be() -> None:
         assert NOBODY.reads(hfs.path, "guarded") == BYTES["guarded"]
@@ -119,7 +119,7 @@ def what_may_be_done(user: User, folder: Path) -> dict[str, object]:
 def test_what_the_source_denies_is_denied_here_whatever_the_mode_bits_say(guarded: SlowFs, hfs_mount: HfsMount) -> None:
     """Also when it is staged, in the page cache, and open by others; supplementary groups count."""
     hfs = hfs_mount(guarded.path)
-    must(hfs_command(), "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     assert (hfs.path / "d/f").read_bytes() == pattern(1, 0, SIZE)
     with (hfs.path / "d/f").open("rb"):
         for user in (MEMBER, STRANGER, BY_GROUP, NOBODY):
@@ -159,7 +159,7 @@ def test_a_yes_ends_with_the_time_to_live(guarded: SlowFs, hfs_mount: HfsMount) 
 
 def test_a_yes_is_served_while_the_source_hangs_and_nobody_gets_one(guarded: SlowFs, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(guarded.path, "-o", "ttl=100ms,source-timeout=4")
-    must(hfs_command(), "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     assert MEMBER.reads(hfs.path, "d/f") == pattern(1, 0, SIZE)
     hfs.expect_warning("no answer within the time limit")
     guarded.order(*(f"fault {kind} hang" for kind in METADATA))

@@ -9,7 +9,7 @@ import signal
 import struct
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,62 +19,73 @@ from hfs.client.client import Client
 from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.table import overlay_lies_at
 from scripts.benchmarks.plain_user import UID, as_plain_user
-from tests.fuse.harness import Hfs, environment, kill, must, processes_of_run, run, stopped, wait_gone
+from tests.fuse.conftest import Mounts
+from tests.fuse.harness import (
+    Hfs,
+    HfsMount,
+    environment,
+    kill,
+    must_here,
+    processes_of_run,
+    run,
+    stopped,
+    wait_gone,
+)
 from tests.fuse.overlaid import LARGE, SMALL, filled, this_kernel_has_them, told, uncovered, until, until_another
-
-HfsMount = Callable[..., Hfs]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 
 
-def test_what_is_staged_says_where_it_lies(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    source = filled(tmp_path / "source")
-    hfs = uncovered(hfs_mount(source, "--io-mode", "overlay", "--immutable"))
+@pytest.fixture(scope="module")
+def shown(shared_folder: Path, shared_mount: Mounts) -> Hfs:
+    source = filled(shared_folder / "source")
+    (source / "folder").mkdir()
+    shutil.copy(source / "a", source / "other")
+    os.setxattr(source / "other", "user.overlay.redirect", b"/00/1")
+    os.setxattr(source / "folder", "user.overlay.opaque", b"y")
+    os.setxattr(source / "other", "user.note", b"of the source")
+    hfs = uncovered(shared_mount(source, "--io-mode", "overlay", "--immutable"))
     assert told(hfs.path / "a") == told(hfs.path / "large") == [None, None], "nothing is staged"
-    must("hfs", "cache", "warm", hfs.path)
-    objects = Path(hfs.status()["io_mode"]["overlays"]["objects"])
+    must_here("cache", "warm", *(hfs.path / name for name in ("a", "b", "c", "large")))
+    return hfs
+
+
+def test_what_is_staged_says_where_it_lies(shown: Hfs) -> None:
+    objects = Path(shown.status()["io_mode"]["overlays"]["objects"])
+    before = shown.status()["by_kernel"]
     for name in ("a", "b", "c", "large"):
-        empty, place = told(hfs.path / name)
+        empty, place = told(shown.path / name)
         assert empty == b""
         assert place is not None
         assert place.startswith(b"/")
-        assert (objects / os.fsdecode(place[1:])).read_bytes() == (source / name).read_bytes()
+        assert (objects / os.fsdecode(place[1:])).read_bytes() == (shown.source / name).read_bytes()
         with pytest.raises(OSError, match="No data"):
-            os.getxattr(hfs.path / name, "user.overlay.opaque")
-    by_kernel = hfs.status()["by_kernel"]
-    assert (by_kernel["look_ups"], by_kernel["bytes"]) == (4, 3 * SMALL + LARGE)
+            os.getxattr(shown.path / name, "user.overlay.opaque")
+    after = shown.status()["by_kernel"]
+    assert [after[name] - before[name] for name in ("look_ups", "bytes")] == [4, 3 * SMALL + LARGE]
 
 
-def test_an_object_that_somebody_has_changed_is_told_to_nobody(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = uncovered(hfs_mount(filled(tmp_path / "source"), "--io-mode", "overlay", "--immutable"))
-    must("hfs", "cache", "warm", hfs.path)
-    objects = Path(hfs.status()["io_mode"]["overlays"]["objects"])
-    for name in ("a", "large"):
-        _, place = told(hfs.path / name)
+def test_an_object_that_somebody_has_changed_is_told_to_nobody(shown: Hfs) -> None:
+    objects = Path(shown.status()["io_mode"]["overlays"]["objects"])
+    for name in ("b", "large"):
+        _, place = told(shown.path / name)
         assert place is not None
         os.utime(objects / os.fsdecode(place[1:]))  # which moves its ctime
-        assert told(hfs.path / name)[0] is None
-    until(lambda: told(hfs.path / "large")[0] == b"")  # all of it was read again, and is right
-    hfs.expect_warning("changed")
+        assert told(shown.path / name)[0] is None
+    until(lambda: told(shown.path / "large")[0] == b"")  # all of it was read again, and is right
+    shown.expect_warning("changed")
 
 
-def test_what_the_source_calls_so_is_not_shown_to_overlays(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    source = filled(tmp_path / "source")
-    os.setxattr(source / "a", "user.overlay.redirect", b"/00/1")
-    (source / "folder").mkdir()
-    os.setxattr(source / "folder", "user.overlay.opaque", b"y")
-    os.setxattr(source / "a", "user.note", b"of the source")
-    hfs = uncovered(hfs_mount(source, "--io-mode", "overlay", "--immutable"))
-
+def test_what_the_source_calls_so_is_not_shown_to_overlays(shown: Hfs) -> None:
     def look() -> list[str]:
-        for name, attribute in (("a", "user.overlay.redirect"), ("folder", "user.overlay.opaque")):
+        for name, attribute in (("other", "user.overlay.redirect"), ("folder", "user.overlay.opaque")):
             with pytest.raises(OSError, match="No data"):
-                os.getxattr(hfs.path / name, attribute)
-        return [name for path in ("a", "folder") for name in os.listxattr(hfs.path / path)]
+                os.getxattr(shown.path / name, attribute)
+        return [name for path in ("other", "folder") for name in os.listxattr(shown.path / path)]
 
     found = [look()]
     # While somebody records nothing is told, and an overlay may lie there all the same.
-    for _ in Client(str(hfs.socket)).touches(lambda: found.append(look()), lambda: len(found) > 1):
+    for _ in Client(str(shown.socket)).touches(lambda: found.append(look()), lambda: len(found) > 1):
         pass
     assert found == 2 * [["user.note"]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.supervisor.table import overlay_lies_at
-from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, run
+from tests.fuse.harness import Hfs, HfsMount, hfs_command, must_here, run
 from tests.fuse.overlaid import this_kernel_has_them
 from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import GROUP, MEMBER, NO_ID, NOBODY, User, acl, needs_root
@@ -36,8 +36,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def staged(hfs: Hfs) -> Hfs:
-    must(hfs_command(), "cache", "warm", hfs.path)
-    must(hfs_command(), "refresh", hfs.path)  # so that there is an overlay that knows
+    must_here("cache", "warm", hfs.path)
+    must_here("refresh", hfs.path)  # so that there is an overlay that knows
     assert overlay_lies_at(str(hfs.path))
     return hfs
 
@@ -87,7 +87,7 @@ def test_an_acl_of_the_root_that_has_gone_counts_no_more(tree: Path, hfs_mount: 
     assert NOBODY.told(hfs.path, lists) == repr(["f"])
     os.removexattr(tree, "system.posix_acl_access")
     tree.chmod(0o750)
-    must(hfs_command(), "refresh", hfs.path)
+    must_here("refresh", hfs.path)
     for user in (OWNER, MEMBER, NOBODY):
         assert user.told(hfs.path, lists) == user.told(tree, lists), user
 

@@ -13,7 +13,7 @@ import pytest
 from hfs.client.client import Client
 from scripts.benchmarks.plain_user import UID
 from tests.fuse.conftest import Mounts
-from tests.fuse.harness import Hfs, HfsMount, must, run
+from tests.fuse.harness import Hfs, HfsMount, here, must_here, run
 from tests.fuse.injection import injected, setting
 from tests.fuse.overlaid import LARGE, filled, told, uncovered, until
 from tests.support.makers import FakeMaker
@@ -28,7 +28,7 @@ OVERLAY = ("--io-mode", "overlay", "--immutable")
 def shown(shared_folder: Path, shared_mount: Mounts) -> Hfs:
     """A mount that says where everything lies, to those who make overlays."""
     hfs = uncovered(shared_mount(filled(shared_folder / "source"), *OVERLAY))
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     return hfs
 
 
@@ -43,7 +43,7 @@ def test_other_mounts_tell_nothing(
     tmp_path: Path, hfs_mount: HfsMount, options: tuple[str, ...], why: str | None
 ) -> None:
     hfs = hfs_mount(filled(tmp_path / "source"), *options)
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     assert told(hfs.path / "a") == [None, None]
     io_mode = hfs.status()["io_mode"]
     assert io_mode["overlays"] is None
@@ -54,7 +54,7 @@ def test_with_immutable_alone_they_are_offered_and_the_mode_is_chosen_as_before(
     tmp_path: Path, hfs_mount: HfsMount
 ) -> None:
     hfs = hfs_mount(filled(tmp_path / "source"), "--immutable")
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     io_mode = hfs.status()["io_mode"]
     assert io_mode["mode"] != "overlay"
     assert (io_mode["overlay"], io_mode["overlays"]["makers_now"]) == ("available", 0)
@@ -83,21 +83,21 @@ def test_while_somebody_records_nothing_is_told(shown: Hfs) -> None:
 
 def test_where_nobody_makes_overlays_all_is_evicted(shown: Hfs) -> None:
     hfs = shown
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
-    must("hfs", "cache", "evict", hfs.path)
+    must_here("cache", "evict", hfs.path)
     assert hfs.status()["staged"]["files"] == 0
     assert told(hfs.path / "a") == [None, None]
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
 
 
 def test_what_was_told_goes_when_its_maker_has_made_another(tmp_path: Path, hfs_mount: HfsMount) -> None:
     hfs = uncovered(hfs_mount(filled(tmp_path / "source"), *OVERLAY))
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     maker = FakeMaker(Path(hfs.status()["io_mode"]["overlays"]["makers"]).parent)
     maker.renew()
     assert told(hfs.path / "a")[0] == told(hfs.path / "large")[0] == b""
-    done = run("hfs", "cache", "evict", hfs.path)
+    done = here("cache", "evict", hfs.path)
     assert done.returncode == 3
     assert re.search(r"2 files, 9\.\d+ MB more go when .* of those that process 17 made$", done.stderr.strip()), done
     assert hfs.status()["staged"]["files"] == 2, "what nobody was told of has gone"
@@ -119,7 +119,7 @@ def test_what_is_found_damaged_is_fetched_again_and_told_in_a_newer_one(
 ) -> None:
     options = (*OVERLAY, "-o", "scrub=off")
     hfs = uncovered(hfs_mount(filled(tmp_path / "source"), *options, env=SOON))
-    must("hfs", "cache", "warm", hfs.path)
+    must_here("cache", "warm", hfs.path)
     overlays = hfs.status()["io_mode"]["overlays"]
     maker = FakeMaker(Path(overlays["makers"]).parent)
     maker.renew()
@@ -130,7 +130,7 @@ def test_what_is_found_damaged_is_fetched_again_and_told_in_a_newer_one(
     with path.open("rb") as held:  # as an overlay has it
         with path.open("r+b") as damaged:
             damaged.write(b"rot")
-        assert run("hfs", "cache", "check", hfs.path).returncode != 0
+        assert here("cache", "check", hfs.path).returncode != 0
         wanted = (hfs.source / name).read_bytes()
         until(lambda: os.pread(held.fileno(), LARGE, 0) == wanted)
     shown = maker.number()
@@ -146,6 +146,6 @@ def test_the_cache_is_taken_again_whatever_the_root_of_the_source_is_like(tmp_pa
     shutil.chown(source, UID, UID)
     for _ in range(2):
         hfs = uncovered(hfs_mount(source, *OVERLAY, cache=tmp_path / "cache"))
-        must("hfs", "cache", "warm", hfs.path)
+        must_here("cache", "warm", hfs.path)
         assert told(hfs.path / "a")[0] == b""
         hfs.umount()

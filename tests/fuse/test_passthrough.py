@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import ROOT, Hfs, HfsMount, hfs_command, must, run
+from tests.fuse.harness import ROOT, Hfs, HfsMount, here, hfs_command, must, must_here
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
 
@@ -208,7 +208,7 @@ def test_eviction_leaves_a_file_that_is_open(source: Path, hfs_mount: HfsMount) 
         assert (evicted["files"], evicted["skipped"]) == (0, 1)
         assert whole(descriptor) == pattern(1, 0, SIZE)
         assert opens(hfs) == (1, 0)
-    must(hfs_command(), "cache", "evict", hfs.path / "file")
+    must_here("cache", "evict", hfs.path / "file")
     assert hfs.status()["staged"]["files"] == 0
     assert (hfs.path / "file").read_bytes() == pattern(1, 0, SIZE)
 
@@ -229,7 +229,7 @@ def test_damage_that_is_found_under_an_open_handle(size: int, tmp_path: Path, hf
             file.seek(4000)
             file.write(b"damage")
         damaged = pattern(1, 0, 4000) + b"damage" + pattern(1, 4006, size - 4006)
-        found = run(hfs_command(), "cache", "check", hfs.path)
+        found = here("cache", "check", hfs.path)
         assert found.returncode != 0
         assert "1 of" in found.stderr
         assert mapped[:] in (damaged, pattern(1, 0, size))
@@ -240,7 +240,7 @@ def test_damage_that_is_found_under_an_open_handle(size: int, tmp_path: Path, hf
                 assert os.pread(third, size, 0) == pattern(1, 0, size)
             assert mapped[:] in (damaged, pattern(1, 0, size))
     assert (hfs.path / "file").read_bytes() == pattern(1, 0, size)
-    assert must(hfs_command(), "cache", "check", hfs.path).startswith("checked 1 file")
+    assert must_here("cache", "check", hfs.path).startswith("checked 1 file")
     assert backing_files(hfs) == 0
 
 
@@ -342,6 +342,6 @@ def test_a_file_that_is_passed_through_outlives_its_daemon(source: Path, hfs_mou
             assert opens(hfs) == (1, 0)
             assert hfs.source_bytes() == 0
         # The new daemon may do with its cache what it likes: the blocks live as long as who has them open.
-        must(hfs_command(), "cache", "evict", "--all", hfs.path)
+        must_here("cache", "evict", "--all", hfs.path)
         assert hfs.status()["staged"]["files"] == 0
         assert whole(late) == mapped[:] == pattern(1, 0, SIZE)

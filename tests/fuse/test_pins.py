@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, run
+from tests.fuse.harness import Hfs, HfsMount, here, must_here
 from tests.support.pattern import pattern
 
 SIZE = 100_000
@@ -76,7 +76,7 @@ def test_what_is_pinned_stays_whatever_else_is_read(tmp_path: Path, hfs_mount: H
     assert status["pinned_files"] == COUNT + 1
     assert status["pinned_bytes"] >= COUNT * SIZE + LARGE
     assert hfs.cache_command("evict", hfs.path / "a" / "0").returncode == 0
-    assert must(hfs_command(), "cache", "unpin", hfs.path / "a").startswith(f"unpinned {COUNT - 1} files")
+    assert must_here("cache", "unpin", hfs.path / "a").startswith(f"unpinned {COUNT - 1} files")
     assert pinned(hfs) == {"large"}
 
 
@@ -115,16 +115,16 @@ def test_neighbours_of_the_same_root_get_none_of_it(tmp_path: Path, hfs_mount: H
     second.cache_command("warm", second.path)
     assert_right(second, 1)
     second.umount()
-    du = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))
+    du = json.loads(must_here("cache", "du", "--cache", cache, "--json"))
     assert sorted(entry["pinned_bytes"] >= COUNT * SIZE for entry in du["caches"]) == [False, True]
-    too_much = run(hfs_command(), "cache", "evict", "--cache", cache, "--to", "0")
+    too_much = here("cache", "evict", "--cache", cache, "--to", "0")
     assert too_much.returncode == 1
     assert "hfs cache unpin" in too_much.stderr
-    listed = last(must(hfs_command(), "cache", "list", "--cache", cache, "--json"))
+    listed = last(must_here("cache", "list", "--cache", cache, "--json"))
     assert listed["files"] == listed["pinned"] == COUNT
-    assert must(hfs_command(), "cache", "unpin", "--cache", cache, "--all").startswith(f"unpinned {COUNT} files")
-    assert must(hfs_command(), "cache", "evict", "--cache", cache, "--to", "0").startswith(f"evicted {COUNT} files")
-    du = json.loads(must(hfs_command(), "cache", "du", "--cache", cache, "--json"))
+    assert must_here("cache", "unpin", "--cache", cache, "--all").startswith(f"unpinned {COUNT} files")
+    assert must_here("cache", "evict", "--cache", cache, "--to", "0").startswith(f"evicted {COUNT} files")
+    du = json.loads(must_here("cache", "du", "--cache", cache, "--json"))
     assert [entry["pinned_bytes"] for entry in du["caches"]] == [0, 0]
 
 
@@ -134,7 +134,7 @@ def test_a_file_that_changes_loses_its_pin(tmp_path: Path, hfs_mount: HfsMount) 
     assert hfs.cache_command("warm", "--pin", hfs.path / "a").returncode == 0
     (source / "a" / "0").write_bytes(pattern(99, 0, SIZE))
     (source / "a" / "1").unlink()
-    must(hfs_command(), "refresh", hfs.path / "a")
+    must_here("refresh", hfs.path / "a")
     assert (hfs.path / "a" / "0").read_bytes() == pattern(99, 0, SIZE)
     assert not (hfs.path / "a" / "1").exists()
     assert pinned(hfs) <= folder_of("a") - {"a/1"}

@@ -18,7 +18,7 @@ from hfs.client.client import Client
 from scripts.benchmarks import recipes, recipes_page
 from scripts.benchmarks import recipes_data as made
 from scripts.benchmarks.common import BenchError
-from tests.fuse.harness import HfsMount, environment, must
+from tests.fuse.harness import HfsMount, environment, must_here
 from tests.fuse.hinted import counter
 from tests.fuse.slowfs import SlowSource
 
@@ -110,7 +110,7 @@ def test_recipe(name: str, tmp_path: Path, slow_source: SlowSource, hfs_mount: H
     hfs = hfs_mount(slow.path)
     if recipe.commands(hfs.path, prepares=True):
         recipes_page.run(recipe, hfs.path, job, prepares=True, env=environment())
-        must("hfs", "cache", "evict", hfs.path)
+        must_here("cache", "evict", hfs.path)
         slow.order("reset")
     env = {"TRAINING_AWAITS": str(hfs.path)} if recipe.hinted else {}
     done = recipes_page.run(recipe, hfs.path, job, env=environment(env))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import HfsMount, hfs_command, must
+from tests.fuse.harness import HfsMount, must_here
 from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
 
@@ -84,7 +84,7 @@ def test_what_has_changed_is_seen_and_nothing_else_is_read(
         os.chdir(hfs.path / "d")
         try:
             read = hfs.source_bytes()
-            must(hfs_command(), "refresh", hfs.path / "d")
+            must_here("refresh", hfs.path / "d")
             assert Path.cwd() == hfs.path / "d", "a working directory keeps its name"
             assert Path("new").read_bytes() == b"new"
         finally:
@@ -100,7 +100,7 @@ def test_what_has_changed_is_seen_and_nothing_else_is_read(
     assert (hfs.path / "other" / "0").read_bytes() == pattern(1, 0, SIZE), "of this nobody has said anything"
     assert not (hfs.path / "other" / "new").exists()
     assert {name: os.stat(hfs.path / "other" / name).st_ino for name in before} == before
-    must(hfs_command(), "refresh", hfs.path)
+    must_here("refresh", hfs.path)
     assert contents(hfs.path) == contents(source)
 
 
@@ -115,7 +115,7 @@ def test_it_holds_for_what_an_earlier_daemon_has_told_the_kernel(
     look(hfs.path / "d")
     hfs.crash()
     change(source / "d")
-    must(hfs_command(), "refresh", hfs.path)
+    must_here("refresh", hfs.path)
     assert contents(hfs.path / "d") == contents(source / "d")
 
 
@@ -129,13 +129,13 @@ def test_a_later_mount_does_not_go_back_to_what_was(tmp_path: Path, hfs_mount: H
     hfs.mount()
     for folder in ("d", "other"):
         (source / folder / "0").write_bytes(pattern(500, 0, SIZE))  # the directory stays as it is
-    must(hfs_command(), "refresh", hfs.path / "other")
+    must_here("refresh", hfs.path / "other")
     assert (hfs.path / "other" / "0").read_bytes() == pattern(500, 0, SIZE)
     assert (hfs.path / "d" / "0").read_bytes() == pattern(1, 0, SIZE), "that is what --immutable says"
     hfs.umount()
     hfs.mount()
     assert (hfs.path / "other" / "0").read_bytes() == pattern(500, 0, SIZE)
-    must(hfs_command(), "refresh", hfs.path)
+    must_here("refresh", hfs.path)
     hfs.umount()
     hfs.mount()
     assert contents(hfs.path) == contents(source)
@@ -156,10 +156,10 @@ def test_a_look_up_that_hangs_keeps_neither_the_command_nor_other_readers(
         while not source.counters()["parked"]:
             assert hung.is_alive()
         (backing / "d" / "0").write_bytes(pattern(500, 0, SIZE))
-        must(hfs_command(), "refresh", hfs.path / "d")
+        must_here("refresh", hfs.path / "d")
         assert (hfs.path / "d" / "5").read_bytes() == pattern(6, 0, SIZE)
     finally:
         source.order("clear")
         hung.join()
-    must(hfs_command(), "refresh", hfs.path / "d")
+    must_here("refresh", hfs.path / "d")
     assert contents(hfs.path / "d") == contents(backing / "d")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.harness import Hfs, HfsMount, hfs_command, must, run
+from tests.fuse.harness import Hfs, HfsMount, here, must, must_here
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
@@ -65,7 +65,7 @@ def warmed(hfs: Hfs, path: Path) -> tuple[int, dict[str, Any], set[str]]:
 
 def staged_whole(cache: Path) -> int:
     """How many files a cache without a mount has complete."""
-    listed = must(hfs_command(), "cache", "list", "--cache", cache, "--json")
+    listed = must_here("cache", "list", "--cache", cache, "--json")
     return int(json.loads(listed.splitlines()[-1])["complete"])
 
 
@@ -84,7 +84,7 @@ def test_warm_says_what_is_durable_and_the_floor_holds(disk: Path, source: Path,
     must("umount", "-l", hfs.path)
     hfs.mounted = False
     assert staged_whole(disk / "cache") == last["files"]
-    assert run(hfs_command(), "cache", "check", "--cache", disk / "cache").returncode == 0
+    assert here("cache", "check", "--cache", disk / "cache").returncode == 0
 
 
 def test_warm_of_small_files_says_what_is_durable(disk: Path, tmp_path: Path, hfs_mount: HfsMount) -> None:
@@ -153,7 +153,7 @@ def test_the_floor_holds_while_others_write(disk: Path, source: Path, hfs_mount:
     # Of the three results one fits into the floor, and another at most into what the index's log has given back.
     assert status["staged"]["room_bytes"] <= before - (FLOOR_BYTES - (1 << 20))
     assert status["evicted"]["files"] > 0
-    assert run(hfs_command(), "cache", "check", hfs.path).returncode == 0
+    assert here("cache", "check", hfs.path).returncode == 0
 
 
 def test_a_look_at_a_cache_on_a_full_disk_evicts_nothing(disk: Path, source: Path, hfs_mount: HfsMount) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ from typing import Any
 import pytest
 
 from hfs.layouts.layout import Layout
-from tests.fuse.harness import Hfs, drop_pages, hfs_command, must
+from tests.fuse.conftest import Mounts
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must
 from tests.fuse.inherited import wait_closed
 from tests.fuse.injection import SETTLED
-from tests.fuse.slowfs import SlowFs
+from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.fuse.users import User, needs_root
 from tests.support.pattern import explain, pattern, write_pattern
-
-HfsMount = Callable[..., Hfs]
-SlowSource = Callable[..., SlowFs]
 
 FOLDERS, FILES = 3, 150
 
@@ -101,9 +98,27 @@ def test_each_is_read_once_from_the_source_and_never_again(plain: Path, hfs_moun
     assert listed.returncode == 0, listed.stdout + listed.stderr
 
 
-def test_pages_that_the_kernel_lets_go_come_from_the_cache(plain: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
+@pytest.fixture(scope="module")
+def shown(shared_folder: Path, shared_mount: Mounts) -> Hfs:
+    """A mount of which all was read: ordinary files and others, and one that user 4242 may not read."""
+    source = tree(shared_folder / "source")
+    (source / "1" / "link").symlink_to("5")
+    os.link(source / "1" / "6", source / "1" / "other name")
+    os.mkfifo(source / "1" / "pipe")
+    (source / "1" / "folder").mkdir()
+    (source / "1" / "folder" / "file").write_bytes(b"below")
+    (source / "1" / "empty").write_bytes(b"")
+    if os.geteuid() == 0:
+        must("setfacl", "-m", "u:4242:---", source / "2" / "7")
+    source.chmod(0o755)
+    hfs = shared_mount(source, "-o", "siblings=0", env=SETTLED)
     read_all(hfs)
+    prove(hfs)
+    return hfs
+
+
+def test_pages_that_the_kernel_lets_go_come_from_the_cache(shown: Hfs) -> None:
+    hfs = shown
     before = hfs.source_bytes()
     for number in range(FILES):
         path = hfs.path / "1" / str(number)
@@ -135,26 +150,18 @@ def test_a_file_that_changes_is_read_anew_and_who_has_it_open_keeps_its_version(
     os.close(held)
 
 
-def test_what_is_no_ordinary_file_is_shown_as_ever(tmp_path: Path, plain: Path, hfs_mount: HfsMount) -> None:
-    (plain / "1" / "link").symlink_to("5")
-    os.link(plain / "1" / "6", plain / "1" / "other name")
-    os.mkfifo(plain / "1" / "pipe")
-    (plain / "1" / "folder").mkdir()
-    (plain / "1" / "folder" / "file").write_bytes(b"below")
-    (plain / "1" / "empty").write_bytes(b"")
-    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
-    read_all(hfs)
-    prove(hfs)
+def test_what_is_no_ordinary_file_is_shown_as_ever(shown: Hfs) -> None:
+    shown_at, source = shown.path / "1", shown.source / "1"
     for name in ("link", "other name", "folder", "pipe", "empty", "6"):
-        assert (hfs.path / "1" / name).lstat().st_mode == (plain / "1" / name).lstat().st_mode
-        assert (hfs.path / "1" / name).lstat().st_size == (plain / "1" / name).lstat().st_size or name == "folder"
-    assert (hfs.path / "1" / "link").read_bytes() == (plain / "1" / "5").read_bytes()
-    assert (hfs.path / "1" / "other name").read_bytes() == (plain / "1" / "6").read_bytes()
-    assert (hfs.path / "1" / "folder" / "file").read_bytes() == b"below"
+        assert (shown_at / name).lstat().st_mode == (source / name).lstat().st_mode
+        assert (shown_at / name).lstat().st_size == (source / name).lstat().st_size or name == "folder"
+    assert (shown_at / "link").read_bytes() == (source / "5").read_bytes()
+    assert (shown_at / "other name").read_bytes() == (source / "6").read_bytes()
+    assert (shown_at / "folder" / "file").read_bytes() == b"below"
     with pytest.raises(FileNotFoundError):
-        (hfs.path / "1" / "nothing").stat()
+        (shown_at / "nothing").stat()
     with pytest.raises(OSError, match="Read-only") as raised:
-        (hfs.path / "1" / "7").open("r+b")
+        (shown_at / "8").open("r+b")
     assert raised.value.errno == errno.EROFS
 
 
@@ -245,18 +252,13 @@ def test_all_siblings_are_fetched_also_more_than_find_a_place_in_the_queue(tmp_p
 
 
 @needs_root
-def test_who_does_not_own_the_files_has_them_without_python_too(plain: Path, hfs_mount: HfsMount) -> None:
+def test_who_does_not_own_the_files_has_them_without_python_too(shown: Hfs) -> None:
     """The kernel asks for the ACL of each file that such a user opens; one of them has one, which denies it."""
-    must("setfacl", "-m", "u:4242:---", plain / "1" / "7")
-    os.chmod(plain, 0o755)
-    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
-    for number in range(20):
-        check(hfs.path / "1" / str(number), 1, number)
-    before = opened_without_python(hfs)
+    before = opened_without_python(shown)
     code = f"for number in $(seq 0 {FILES - 1}); do cat $number > /dev/null 2>&1 || echo denied $number; done"
-    denied = User(4242, 4242).run(hfs.path / "1", "sh", "-c", code).stdout.decode().split()
+    denied = User(4242, 4242).run(shown.path / "2", "sh", "-c", code).stdout.decode().split()
     assert denied == ["denied", "7"]
-    assert opened_without_python(hfs) - before > 50
+    assert opened_without_python(shown) - before > 50
 
 
 @pytest.fixture
@@ -264,16 +266,17 @@ def slow(tmp_path: Path, slow_source: SlowSource) -> SlowFs:
     return slow_source(tree(tmp_path / "backing"))
 
 
-@pytest.mark.parametrize("what", ["open", "read", "lookup"])
-def test_a_source_that_fails_is_asked_again_as_ever(slow: SlowFs, hfs_mount: HfsMount, what: str) -> None:
+def test_a_source_that_fails_is_asked_again_as_ever(slow: SlowFs, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(slow.path, "-o", "siblings=0", env=SETTLED)
-    for number in range(30):
-        check(hfs.path / "1" / str(number), 1, number)
-    slow.order(f"fault {what} eio 3")
-    for number in range(30, FILES):
-        check(hfs.path / "1" / str(number), 1, number)
-    slow.order("clear")
-    read_all(hfs)
+    for folder, what in enumerate(("open", "read", "lookup")):
+        for number in range(30):
+            check(hfs.path / str(folder) / str(number), folder, number)
+        struck = slow.counters()["faults_struck"]
+        slow.order(f"fault {what} eio 3")
+        for number in range(30, FILES):
+            check(hfs.path / str(folder) / str(number), folder, number)
+        assert slow.counters()["faults_struck"] > struck, what
+        slow.order("clear")
 
 
 @pytest.mark.parametrize("ttl", ["60", pytest.param("0.1", marks=pytest.mark.long)])
@@ -304,13 +307,11 @@ def test_a_source_that_hangs_keeps_nobody_else_waiting(slow: SlowFs, hfs_mount: 
     check(hfs.path / "1" / "35", 1, 35)
 
 
-def test_a_recording_hears_of_each_open(plain: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+def test_a_recording_hears_of_each_open(shown: Hfs, tmp_path: Path) -> None:
     """While somebody listens opens come to Python."""
-    hfs = hfs_mount(plain, "-o", "siblings=0", env=SETTLED)
-    read_all(hfs)
     names = [f"0/{number}" for number in range(FILES) if size_of(number)]
-    command = (Path(hfs_command()).with_name("hfs-hint"), "record", "--mount", hfs.path, "-o", tmp_path / "trace")
-    must(*command, "--", "sh", "-c", f"cd {hfs.path}; for name in {' '.join(names)}; do cat $name; done > /dev/null")
+    command = (Path(hfs_command()).with_name("hfs-hint"), "record", "--mount", shown.path, "-o", tmp_path / "trace")
+    must(*command, "--", "sh", "-c", f"cd {shown.path}; for name in {' '.join(names)}; do cat $name; done > /dev/null")
     recorded = {bytes(name).decode() for name in Layout.load(str(tmp_path / "trace")).files}
     assert recorded >= set(names[FILES // 2 :])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fuse.harness import COMMAND_LIMIT_S, Hfs, HfsMount, drop_pages, hfs_command, run
+from tests.fuse.harness import COMMAND_LIMIT_S, Hfs, HfsMount, drop_pages, here, hfs_command, run
 from tests.fuse.modes import needs_passthrough
 from tests.support.pattern import write_pattern
 
@@ -133,7 +133,7 @@ def test_a_kill_a_remount_and_the_option_turned_off(source: Path, hfs_mount: Hfs
     assert hfs.status()["staged"]["encoded_bytes"] == kept > 0
     assert epoch(hfs) < data_bytes(source) // 4
     hfs.umount()
-    checked = run(hfs_command(), "cache", "check", "--cache", hfs.cache, "--json")
+    checked = here("cache", "check", "--cache", hfs.cache, "--json")
     assert checked.returncode == 0, checked.stderr
     hfs.options = tuple(option for option in hfs.options if option not in AUTO)
     hfs.mount()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES as CHUNK
-from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, must_here
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
 
@@ -83,7 +83,7 @@ def test_eviction_under_a_reader(source: Path, hfs_mount: HfsMount) -> None:
     warm(hfs)
     with open(hfs.path / "large", "rb", buffering=0) as file:
         assert os.pread(file.fileno(), 3 * CHUNK, 0) == pattern(100, 0, 3 * CHUNK)
-        must(hfs_command(), "cache", "evict", "--all", hfs.path)
+        must_here("cache", "evict", "--all", hfs.path)
         assert hfs.status()["staged"]["files"] == 0
         before = hfs.source_bytes()
         drop_pages(hfs.path / "large")

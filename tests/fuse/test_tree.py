@@ -12,7 +12,7 @@ import pytest
 
 from tests.fuse import users
 from tests.fuse.conftest import SMALL_CHUNK_BYTES, Show, Shown
-from tests.fuse.harness import HfsMount, hfs_command, must
+from tests.fuse.harness import HfsMount, must, must_here
 from tests.fuse.modes import MODES, needs_overlays
 from tests.fuse.trees import (
     HUGE_BYTES,
@@ -270,6 +270,6 @@ def test_times_far_away_are_shown_and_staged(tmp_path: Path, hfs_mount: HfsMount
         for number in range(len(FAR_AWAY)):
             assert (hfs.path / str(number)).lstat().st_mtime_ns == (source / str(number)).lstat().st_mtime_ns
             assert (hfs.path / str(number)).read_bytes() == b"data"
-        must(hfs_command(), "cache", "warm", hfs.path)  # staged, and in the index
+        must_here("cache", "warm", hfs.path)  # staged, and in the index
     assert hfs.status()["staged"]["files"] == len(FAR_AWAY)
     assert hfs.status()["faults"]["staging_errors"] == 0
