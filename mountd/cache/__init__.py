@@ -10,6 +10,7 @@ from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import StagedRow, Stamp
 from hfs.mountd.cache.kept_attributes import KeptFile, KeptPage, SeenObject
 from hfs.mountd.cache.objects.codec import Shrinker
+from hfs.mountd.cache.objects.context import Others
 from hfs.mountd.cache.objects.file import Delegation, StagedFile, is_open
 from hfs.mountd.cache.opening import evict_idle, look_at_cache, open_cache
 from hfs.mountd.cache.scrub import CheckedFile
@@ -25,6 +26,7 @@ __all__ = [
     "Grants",
     "KeptFile",
     "KeptPage",
+    "Others",
     "SeenObject",
     "Shrinker",
     "StagedFile",

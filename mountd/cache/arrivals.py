@@ -18,12 +18,12 @@ from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.evictor import Admission
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import ChunkRow, Committed, Stamp
-from hfs.mountd.cache.known_objects import KnownObjects
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import RAW
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
+from hfs.mountd.cache.rows import KnownObjects
 from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
 
@@ -59,7 +59,7 @@ class Arrivals:
         chunk_bytes: int,
     ) -> None:
         self._context = context
-        self._maker = context.maker
+        self._maker = context.others.maker
         self._object_ids = object_ids
         self._admission = admission
         self._committer = committer
@@ -144,7 +144,7 @@ class Arrivals:
                 is_taken = self._adopt(file, arrival, room_bytes)
             else:
                 adopt = partial(self._adopt, arrival=arrival, room_bytes=room_bytes)
-                is_taken = self._files.arriving.add(arrival.version, adopt)
+                is_taken = self._files.coming(arrival.version, adopt)
             if not is_taken:
                 self.broken(arrival.number, arrival.version.size, is_charged=True)
                 continue
@@ -204,8 +204,6 @@ class Arrivals:
 
     def _entered(self, rows: Sequence[Committed], is_durable: bool) -> None:
         """They are in the index, or never will be."""
-        if is_durable:
-            self._known.entered(rows)
         for row in rows:
             file = self._adopted.pop(row.object_id, None)
             if is_durable:
@@ -215,7 +213,7 @@ class Arrivals:
             if file is not None:
                 self._settle(file, row, is_durable=is_durable)
             else:
-                self._files.arriving.landed([row.version])
+                self._files.landed(row.version)
 
     def _settle(self, file: StagedFile, row: Committed, *, is_durable: bool) -> None:
         if is_durable:

@@ -33,26 +33,26 @@ from hfs.mountd.cache.arrivals import Arrivals
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.evictions import EvictionsByName, clean_up, drop_passing
 from hfs.mountd.cache.evictor import Admission, Evictor
-from hfs.mountd.cache.files import DoomedRows, StagedFileTable
+from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
-from hfs.mountd.cache.known_objects import KnownObjects
 from hfs.mountd.cache.lender import Findings, ObjectLender
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import Shrinking
 from hfs.mountd.cache.objects.context import CacheContext, State
 from hfs.mountd.cache.objects.disk import Descriptors
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
-from hfs.mountd.cache.reader import StagedReader
+from hfs.mountd.cache.objects_ahead import ObjectsAhead
+from hfs.mountd.cache.reader import StagedReader, Verifying
 from hfs.mountd.cache.reclaimer import Reclaimer
-from hfs.mountd.cache.rows import Pins, RowUpdates, StagedListing
+from hfs.mountd.cache.rows import KnownObjects, Pins, RowUpdates, StagedListing
 from hfs.mountd.cache.scrub import Checker, Scrub
 from hfs.mountd.cache.told_objects import Departures, ToldObjects
-from hfs.mountd.cache.verifying import ObjectsAhead, Verifying, VerifyingAhead
 from hfs.mountd.cache.writer import StagedWriter
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.config import VerifyWanted
+from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.cache.evictions import DEFAULT, POLICIES
 
 _IN_FLIGHT_BYTES = 64 << 20
@@ -141,19 +141,16 @@ class Cache:
         self.shrinking = Shrinking()
         self.object_ids = ObjectIdAllocator(context)
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
-        doomed = DoomedRows()
         self.pinned = Pins(context)
-        self.ahead = ahead = ObjectsAhead(context, context.answers)
+        self.ahead = ahead = ObjectsAhead(context, context.others.answers)
         self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
         self.reclaim_queue = queue = ReclaimQueue(self.descriptors, (ahead.take, attributes.changing))
         self.updates = RowUpdates(context, self.eviction.use_every_s)
         self.files = StagedFileTable(
-            context, settings.chunk_bytes, queue, doomed, self.updates, believes=settings.verify == "changed"
+            context, settings.chunk_bytes, queue, self.updates, nursery, believes=settings.verify == "changed"
         )
         self.telling = telling
-        self.reclaimer = Reclaimer(
-            context, self.object_ids, self.files, queue, doomed, self.updates, self.pinned, telling
-        )
+        self.reclaimer = Reclaimer(context, self.object_ids, self.files, queue, self.updates, self.pinned, telling)
         self._departures = Departures(self.reclaimer, self.updates)
         self.known = KnownObjects(context, settings.kept_source)
         self.committer = Committer(context, self.object_ids, queue, self.known, self.pinned, self.files)
@@ -173,19 +170,19 @@ class Cache:
             settings.chunk_bytes,
         )
         findings = Findings(context, self.descriptors, queue, telling)
-        self._ahead = VerifyingAhead()
-        self.reader = StagedReader(context, self.descriptors, findings, self._ahead, nursery)
+        self.reader = StagedReader(context, self.descriptors, findings, nursery)
         self.lender = ObjectLender(context, findings)
-        self.verifying = Verifying(self.reader)
+        self.verifying = Verifying(self.reader, nursery)
         self.listing = StagedListing(context)
-        self.evictions = EvictionsByName(context, self.files, self.committer, self.reclaimer, queue, self.pinned)
+        self.evictions = EvictionsByName(
+            context, self.object_ids, self.files, self.committer, self.reclaimer, queue, self.pinned
+        )
         self.checker = Checker(context, self.files, self.committer, queue, self.updates)
         self.scrub = Scrub(context, self.checker, settings.scrub_bytes_s)
 
     def start(self) -> None:
         """Begin to work; over when the nursery is cancelled."""
         nursery = self._nursery
-        start_for_life(nursery, "staging: files", self.files.run)
         start_for_life(nursery, "staging: object ids", self.object_ids.run)
         start_for_life(nursery, "staging: reclaimer", self.reclaimer.run)
         start_for_life(nursery, "staging: committer", self.committer.run)
@@ -195,9 +192,6 @@ class Cache:
         for _ in range(self.settings.writers):
             start_for_life(nursery, "staging: writer", self.writer.work)
         start_for_life(nursery, "staging: watch of the disk", self.evictor.watch)
-        start_for_life(nursery, "staging: verifying", self.verifying.run)
-        for _ in range(2):
-            start_for_life(nursery, "staging: verifying ahead", self._ahead.run, self.reader)
         start_for_life(nursery, "staging: scrub", self.scrub.run)
         start_for_life(nursery, "staging: last uses", self.updates.run)
         start_for_life(nursery, "staging: attributes", self.attributes.run)
@@ -262,7 +256,6 @@ class Cache:
         self.ready.set()
         self.evictor.woken()  # the size may have been lowered since
         await drop_passing(self.context, self.reclaimer, self.settings.kept_source)
-        await self.files.preload()
         await self.known.load()
 
     async def _settle(self) -> None:
@@ -276,10 +269,10 @@ class Cache:
             await self.updates.flush()
             await self.attributes.flush()
             async with self.reclaimer.lock:
-                await self.reclaimer.unlinked.forget()
+                await self.reclaimer.forget_unlinked()
             state = await context.threads.ask_index(context.index.reader.state)
             # What could not be removed or punched is accounted in memory only: then the next start must look.
-            if self._at_rest and state.used_bytes == context.room.used_bytes:
+            if self._at_rest and state.counts.blocks * BLOCK_BYTES == context.room.used_bytes:
                 unused = self.object_ids.unused_from
                 await context.threads.change_index(context.index.writer.settle, unused, unused)
         except IndexFailed as error:

@@ -18,14 +18,13 @@ import trio
 
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import Committed, IndexFailed
-from hfs.mountd.cache.known_objects import KnownObjects
 from hfs.mountd.cache.objects.changes import ReclaimQueue, stamp_to_keep
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import WritePace, staging_io
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
-from hfs.mountd.cache.rows import Pins
+from hfs.mountd.cache.rows import KnownObjects, Pins
 from hfs.mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
 from hfs.mountd.core.background import note_fault
 from hfs.mountd.core.version import Version
@@ -108,7 +107,7 @@ class Committer:
     def written_nowait(self, job: WriteJob) -> None:
         """A chunk is on the disk; take it into the next group."""
         version = job.file.version
-        trust = self._context.trust
+        trust = self._context.others.trust
         if trust is not None and (trust.holds(version) or trust.refutes(version)):
             del self._outstanding[job.number]
             self._held.setdefault(version, []).append(job)
@@ -163,8 +162,8 @@ class Committer:
     async def wait_believed(self, version: Version) -> None:
         """Until nothing that was written of this version is in doubt."""
         while version in self._held:
-            if self._context.trust is not None:
-                self._context.trust.hurry(version)
+            if self._context.others.trust is not None:
+                self._context.others.trust.hurry(version)
             await self._progress.wait()
 
     async def wait_committed(self) -> None:
@@ -226,7 +225,7 @@ class Committer:
                 self._enter(job)
             for file, row in rows.items():
                 file.recorded = row.stamp
-            self._known.entered(rows.values())
+            self._known.entered([*rows.values(), *new])
             for version in await self._pins.replaced([*rows.values(), *new]):
                 await self._files.supersede(version)
             if entered or new:

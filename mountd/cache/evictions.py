@@ -13,7 +13,7 @@ No scan: the first two are found by number, the third by an index of incomplete 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 import trio
@@ -29,7 +29,6 @@ from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.reclaimer import Reclaimer, remove_objects, sync_names
 from hfs.mountd.cache.rows import Pins, pages_of
 from hfs.mountd.cache.told_objects import SHOWN_S, Leaver
-from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.geometry import chunk_count, chunk_extent
 
@@ -46,6 +45,7 @@ class EvictionsByName:
     def __init__(
         self,
         context: CacheContext,
+        object_ids: ObjectIdAllocator,
         files: StagedFileTable,
         committer: Committer,
         reclaimer: Reclaimer,
@@ -53,29 +53,19 @@ class EvictionsByName:
         pins: Pins,
     ) -> None:
         self._context = context
+        self._object_ids = object_ids
         self._files = files
         self._committer = committer
         self._reclaimer = reclaimer
         self._queue = queue
         self._pins = pins
 
-    async def evict(self, versions: Iterable[Version]) -> tuple[int, int]:
-        """Evict these versions, except what is open. Returns (files, bytes of room given back)."""
-        await self._committer.wait_committed()
-        await self._files.load(versions := list(versions))
-        targets = []
-        for version in versions:
-            file = await self._files.get(version)
-            if file.object_id is not None:
-                targets.append((file.object_id, version))
-        gone, freed_bytes = await self._reclaimer.evict(targets)
-        return len(gone), freed_bytes
-
     async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
         """Evict these objects, except what is open, pinned or not durable. Returns the room of each that is gone; 0: it
-        was leaving, and went since."""
+        went before."""
+        durable = [number for number in numbers if number not in self._object_ids]
         try:
-            rows = await self._context.threads.ask_index(self._context.index.reader.rows, list(numbers))
+            rows = await self._context.threads.ask_index(self._context.index.reader.rows, durable)
         except IndexFailed as error:
             self._context.health.index_failed(error, "looking up what to evict")
             return {}
@@ -84,8 +74,7 @@ class EvictionsByName:
         left = [number for number in room if number in self._reclaimer.telling.leavers]
         if left:
             gone += await self._wait_gone(left, 2 * SHOWN_S)  # the number is not moved at once for it
-        gone += self._reclaimer.telling.leavers.take_departed(numbers)
-        return {number: room.get(number, 0) for number in gone}
+        return {number: 0 for number in durable if number not in room} | {number: room[number] for number in gone}
 
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
         """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, the kernel reads the file by

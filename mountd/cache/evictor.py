@@ -221,7 +221,7 @@ class Evictor:
             if before_s is not None and rows[0].last_use_s >= before_s:
                 break  # and all after it were used later still
             after = (rows[-1].last_use_s, rows[-1].object_id)
-            hinted = set(await self._context.planned([row.object_id for row in rows]))
+            hinted = set(await self._context.others.planned([row.object_id for row in rows]))
             entries = [self._entry(row, row.object_id in hinted) for row in rows]
             chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
             versions = {row.object_id: row.version for row in rows}

@@ -201,36 +201,18 @@ class Generation:
 
     async def found(self) -> OverlaysFound | None:
         """None: nobody has ever made any, as far as can be told."""
-        if self._disk.directory < 0:
-            return None
-        try:
-            return await self._in_time(self._find)
-        except FileNotFoundError:
-            return None
-        except TimeoutError:
-            return OverlaysFound(0, UNKNOWN)
-        except OSError as error:
-            self._health.failed(error, "looking for overlays")
-            return OverlaysFound(0, UNKNOWN)
+        unknown = OverlaysFound(0, UNKNOWN)
+        return await self._told(self._find, None, unknown, unknown) if self._disk.directory >= 0 else None
 
     async def look(self) -> Makers | None:
         """Who makes them now; None: the disk does not say."""
-        try:
-            return await self._in_time(partial(self._inside, read_makers))
-        except TimeoutError:
-            return None
-        except FileNotFoundError:
-            return UNKNOWN  # somebody has removed the directory; it is made again when the number is moved
-        except OSError as error:
-            self._health.failed(error, "looking for overlays")
-            return UNKNOWN
+        # Where somebody has removed the directory it is made again when the number is moved.
+        return await self._told(partial(self._inside, read_makers), UNKNOWN, UNKNOWN, None)
 
     async def holders(self, number: int) -> list[int]:
         """Processes that have made generations older than this one, which may be in use; as far as is known."""
-        try:
-            return await self._in_time(partial(self._inside, lambda directory: read_holders(directory, number)))
-        except OSError:
-            return []
+        holders: Callable[[int], list[int]] = partial(read_holders, number=number)
+        return await self._told(partial(self._inside, holders), [], [], [])
 
     async def begin(self, root: Attributes, device: str = "", *, is_new: bool) -> OverlaysFound:
         """Have the directory made. `root`, `device`: of the mount, empty: not known; `is_new`: nobody has served it
@@ -239,23 +221,24 @@ class Generation:
 
     async def clear(self) -> None:
         """Nobody has served the mount before: what killed makers have made is not in use any more."""
-        try:
-            await self._in_time(partial(self._inside, remove_left))
-        except TimeoutError:
-            pass
-        except OSError as error:
-            self._health.failed(error, "looking for overlays")
+        await self._told(partial(self._inside, remove_left), None, None, None)
 
     async def move(self, number: int, root: Attributes | None = None, *, is_needed: bool = True) -> bool:
         """`root`: as it is now; `is_needed`: not only worth it. Where the disk refuses, overlays stay as they are, and
         more is read through us. False: it takes long, and may not have begun."""
+        return await self._told(partial(self._moved, number, root, is_needed), True, True, False)
+
+    async def _told(self, call: Callable[[], Value], absent: Value, failed: Value, late: Value) -> Value:
+        """What the disk says; what to go by where the directory is not there, the disk fails, and where it is late."""
         try:
-            await self._in_time(partial(self._moved, number, root, is_needed))
+            return await self._in_time(call)
+        except FileNotFoundError:
+            return absent
         except TimeoutError:
-            return False
+            return late
         except OSError as error:
-            self._health.failed(error, "asking for a new overlay")
-        return True
+            self._health.failed(error, "the directory of overlays")
+            return failed
 
     async def _in_time(self, call: Callable[[], Value]) -> Value:
         """In a thread. Raises OSError: TimeoutError where the disk takes long; what was begun goes on then."""
@@ -291,13 +274,14 @@ class Generation:
             _write(directory, _NUMBER, str(found.number))
             return found
 
-    def _moved(self, number: int, root: Attributes | None, is_needed: bool) -> None:
+    def _moved(self, number: int, root: Attributes | None, is_needed: bool) -> bool:
         with self._opened(make=True) as directory:
             if root is not None:
                 _make_top(directory, root)
             if is_needed:
                 _write(directory, _NEEDED, str(number))
             _write(directory, _NUMBER, str(number))
+            return True
 
     @contextlib.contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:

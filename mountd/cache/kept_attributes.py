@@ -18,7 +18,7 @@ from hfs.mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet
-from hfs.mountd.cache.verifying import ObjectsAhead
+from hfs.mountd.cache.objects_ahead import ObjectsAhead
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
 
@@ -61,16 +61,11 @@ class KeptFile(NamedTuple):
     attributes: Attributes
 
 
-class _Noted(NamedTuple):
-    directory: Attributes
-    name: bytes
-    attributes: Attributes
-
-
 class SeenObject(NamedTuple):
-    """A file that became an object without a StagedFile."""
+    """A file as its directory shows it, that is, or will be, an object."""
 
     number: int
+    """0: of a file that has none yet."""
     source_id: str
     directory: Attributes
     name: bytes
@@ -88,9 +83,8 @@ class KeptAttributes:
         """They are kept in this mount."""
         self._context = context
         self._ahead = ahead
-        self._waiting: dict[StagedFile, _Noted] = {}
-        self._objects: dict[int, SeenObject] = {}
-        """The same of those without a StagedFile, by number."""
+        self._waiting: dict[StagedFile | int, SeenObject] = {}
+        """By number those without a StagedFile."""
         self._written = NumberSet()
         """Kept already, as far as we know."""
         self._told = NumberSet()
@@ -116,16 +110,17 @@ class KeptAttributes:
             return
         is_of_file = attributes.version(file.version.source_id) == file.version
         if is_of_file and is_plain(attributes) and not attributes.file_system and not directory.file_system:
-            self._waiting[file] = _Noted(directory, name, attributes)
-            if len(self._waiting) > _MAX_WAITING:
-                del self._waiting[next(iter(self._waiting))]  # it may never be staged
+            self._note(file, SeenObject(0, file.version.source_id, directory, name, seen_as(attributes)))
 
     def note_object(self, one: SeenObject) -> None:
-        """As `note`."""
+        """`note` of a file without a StagedFile."""
         if self.on and not self._forgetting and one.number not in self._written and not one.directory.file_system:
-            self._objects[one.number] = one
-            if len(self._objects) > _MAX_WAITING:
-                del self._objects[next(iter(self._objects))]
+            self._note(one.number, one)
+
+    def _note(self, what: StagedFile | int, seen: SeenObject) -> None:
+        self._waiting[what] = seen
+        if len(self._waiting) > _MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]  # it may never be staged
 
     def of_source(self, source_id: str, device: int, *, is_fresh: bool) -> KeptAttributes | None:
         """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now.
@@ -151,9 +146,9 @@ class KeptAttributes:
         rows: list[AttributesRow] = await asked or []
         if not rows:
             return None
-        for row in rows:
-            self._written.add(row.object_id)
-            self._told.add(row.object_id)
+        numbers = [row.object_id for row in rows]
+        self._written.add(*numbers)
+        self._told.add(*numbers)
         here = [row for row in rows if len(row.seen) == SEEN_BYTES and folder.proves(row)]
         seen = bytearray(b"".join(row.seen for row in here))
         for index in range(len(here)):
@@ -198,14 +193,17 @@ class KeptAttributes:
         async with self._flushing:
             changed, self._changed = self._changed, []
             await self._drop_those(changed)
-            ready = [file for file in self._waiting if file.has_row and file.complete]
-            for start in range(0, len(ready), _AT_ONCE):
-                await self._keep([row for file in ready[start : start + _AT_ONCE] if (row := self._take(file))])
-            waiting = list(self._objects)
+            waiting = [what for what in self._waiting if isinstance(what, int)]
+            ready: list[StagedFile | int] = [
+                what for what in self._waiting if isinstance(what, StagedFile) and what.has_row and what.complete
+            ]
             for start in range(0, len(waiting), _AT_ONCE):
-                entered = await self._ask(self._context.index.reader.entered, waiting[start : start + _AT_ONCE]) or ()
-                found = [self._objects.pop(number, None) for number in entered]
-                await self._keep([_row(one, self.identity) for one in found if one is not None])
+                part = waiting[start : start + _AT_ONCE]
+                ready += await self._ask(self._context.index.reader.entered, part) or ()
+            for start in range(0, len(ready), _AT_ONCE):
+                rows = [row for what in ready[start : start + _AT_ONCE] if (row := self._take(what))]
+                if rows and await self._change(self._context.index.attributes.keep, rows):
+                    self._written.add(*(row.object_id for row in rows))
 
     @asynccontextmanager
     async def forgetting_below(self, path: bytes) -> AsyncIterator[None]:
@@ -215,7 +213,6 @@ class KeptAttributes:
         try:
             async with self._flushing:
                 self._waiting.clear()
-                self._objects.clear()
                 identity, after = self._identity, 0
                 rows, threads = self._context.index.attributes, self._context.threads
                 while identity is not None and (
@@ -226,16 +223,10 @@ class KeptAttributes:
                     hidden = [_nowhere(row, identity, self._source_id) for row in found if row.object_id in self._told]
                     untold = [row.object_id for row in found if row.object_id not in self._told]
                     await threads.change_index(rows.replace, hidden, untold)
-                    for row in found:
-                        self._written.discard(row.object_id)
+                    self._written.discard(*(row.object_id for row in found))
                 yield
         finally:
             self._forgetting -= 1
-
-    async def _keep(self, rows: Sequence[AttributesRow]) -> None:
-        if rows and await self._change(self._context.index.attributes.keep, rows):
-            for row in rows:
-                self._written.add(row.object_id)
 
     async def run(self) -> None:
         """Flush from time to time, after what is of no use any more has gone. Never returns."""
@@ -259,13 +250,15 @@ class KeptAttributes:
         end = (await self._ask(self._context.index.attributes.last_object) or 0) + 1
         return [range(start, min(start + _DROPPED_AT_ONCE, end)) for start in range(1, end, _DROPPED_AT_ONCE)]
 
-    def _take(self, file: StagedFile) -> AttributesRow | None:
+    def _take(self, what: StagedFile | int) -> AttributesRow | None:
         """Its row, if it is still noted, and still has an object."""
-        noted = self._waiting.pop(file, None)
-        if noted is None or file.object_id is None:
+        noted = self._waiting.pop(what, None)
+        number = what if isinstance(what, int) else what.object_id
+        if noted is None or number is None:
             return None
-        folder = Folder.of(self.identity, file.version.source_id, noted.directory)
-        return folder.row(file.object_id, noted.name, seen_as(noted.attributes._replace(device=0)))
+        seen = bytearray(noted.seen)
+        _DEVICE.pack_into(seen, _DEVICE_AT, 0)
+        return Folder.of(self.identity, noted.source_id, noted.directory).row(number, noted.name, bytes(seen))
 
     async def _ask(self, function: Callable[..., Value], *args: object) -> Value | None:
         try:
@@ -281,12 +274,6 @@ class KeptAttributes:
             self._context.health.index_failed(error, "keeping attributes")
             return False
         return True
-
-
-def _row(one: SeenObject, identity: int) -> AttributesRow:
-    seen = bytearray(one.seen)
-    _DEVICE.pack_into(seen, _DEVICE_AT, 0)
-    return Folder.of(identity, one.source_id, one.directory).row(one.number, one.name, bytes(seen))
 
 
 def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes | None:

@@ -14,9 +14,9 @@ import errno
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import trio
@@ -26,23 +26,21 @@ from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import Connect, Index, IndexFailed, in_memory
 from hfs.mountd.cache.objects.context import (
+    NOBODY,
     CacheContext,
     Health,
+    Others,
     Room,
     RunInThread,
     Threads,
-    Trust,
-    nothing_planned,
 )
 from hfs.mountd.cache.objects.disk import Descriptors, Disk, DiskSpace, set_objects_aside
-from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.mountd.core.errors import HfsError, MountError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.mountd.ledger import CacheRoot
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.cache.evictions import Lru
@@ -117,22 +115,16 @@ async def open_cache(
     run_in_thread: RunInThread = trio.to_thread.run_sync,
     connect: Connect | None = None,
     drain_s: float = _DRAIN_S,
-    trust: Trust | None = None,
-    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
-    answers: DataPlane | None = None,
-    maker: SmallFetches | None = None,
-    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
+    others: Others = NOBODY,
     grants: Grants | None = None,
     absent: str | None = None,
-    overlay_answers: XattrAnswers | None = None,
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
 
-    `clock` gives seconds since the epoch; `trust`, `lost_under_readers`, `answers`, `maker`, `planned`: as of the
-    context; `grants`: of a size that other caches share, which the capacity is part of; `absent`: why it cannot be
-    used: then no disk is touched and nothing is staged; `overlay_answers`: as of `ToldObjects`. Leaving waits at
-    most `drain_s` seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError;
-    ConfigError where others may have written there.
+    `clock` gives seconds since the epoch; `grants`: of a size that other caches share, which the capacity is part of;
+    `absent`: why it cannot be used: then no disk is touched and nothing is staged. Leaving waits at most `drain_s`
+    seconds for what was put to become durable. Raises CacheInUse, CacheFormatError, MountError; ConfigError where
+    others may have written there.
     """
     capacity_bytes, chunk_bytes = settings.capacity_bytes, settings.chunk_bytes
     if capacity_bytes is not None and capacity_bytes < chunk_bytes:
@@ -144,7 +136,9 @@ async def open_cache(
     threads = Threads(run_in_thread, settings.writers)
     opened = await threads.sweep(_open, cache_dir, disk, settings, connect) if absent is None else _nothing(cache_dir)
     try:
-        room = Room(capacity_bytes, opened.index.opened.used_bytes, opened.space, keeps_floor=settings.keeps_floor)
+        room = Room(
+            capacity_bytes, opened.index.counts.blocks * BLOCK_BYTES, opened.space, keeps_floor=settings.keeps_floor
+        )
         context = CacheContext(
             disk,
             opened.index,
@@ -153,13 +147,9 @@ async def open_cache(
             Health(metrics, absent),
             metrics,
             clock,
-            trust=trust,
-            lost_under_readers=lost_under_readers,
-            answers=answers,
-            maker=maker if absent is None else None,
-            planned=planned,
+            others if absent is None else replace(others, maker=None),
         )
-        async with _running(context, settings, drain_s, overlay_answers, grants) as cache:
+        async with _running(context, settings, drain_s, grants) as cache:
             yield cache
     finally:
         with trio.CancelScope(shield=True):
@@ -173,7 +163,6 @@ async def _running(
     context: CacheContext,
     settings: CacheSettings,
     drain_s: float,
-    overlay_answers: XattrAnswers | None,
     grants: Grants | None,
 ) -> AsyncIterator[Cache]:
     """Its tasks run until the block is left."""
@@ -181,7 +170,9 @@ async def _running(
         await grants.begin(context.room)
     caught: Exception | None = None
     async with trio.open_nursery() as nursery:
-        telling = ToldObjects(Generation(context.disk, context.threads, context.health, nursery), overlay_answers)
+        telling = ToldObjects(
+            Generation(context.disk, context.threads, context.health, nursery), context.others.overlay_answers
+        )
         await telling.open(context.index.opened.next_id)
         cache = Cache(context, settings, nursery, telling, grants)
         context.disk.open_files.add(partial(_let_go, cache.descriptors, trio.lowlevel.current_trio_token()))

@@ -10,13 +10,13 @@ between looking and marking. If a step fails nothing is given back to the accoun
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from math import inf
 
 import trio
 
-from hfs.mountd.cache.files import DoomedRows, StagedFileTable
+from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.objects.changes import Change, ReclaimQueue, Repair
 from hfs.mountd.cache.objects.context import CacheContext
@@ -34,38 +34,6 @@ _FORGOTTEN_AT_ONCE = 2048
 names are tried: 10 ms."""
 
 
-class Unlinked:
-    """Event loop only."""
-
-    def __init__(self, context: CacheContext) -> None:
-        self._context = context
-        self._numbers: set[int] = set()
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._numbers
-
-    async def add(self, numbers: Iterable[int]) -> None:
-        """These are unlinked."""
-        self._numbers.update(numbers)
-        if len(self._numbers) >= _FORGOTTEN_AT_ONCE:
-            await self.forget()
-
-    async def forget(self) -> None:
-        """Have the index forget them. If the disk or the index refuses they stay, which is counted."""
-        numbers = sorted(self._numbers)
-        if not numbers:
-            return
-        try:
-            await self._context.threads.sweep(sync_names, self._context.disk)
-            await self._context.threads.change_index(self._context.index.writer.removed, numbers)
-        except OSError as error:
-            self._context.health.failed(error, "making evictions durable")
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "entering evictions")
-        else:
-            self._numbers.difference_update(numbers)
-
-
 _RETRY_S = 5.0
 
 BATCH = 256
@@ -81,7 +49,6 @@ class Reclaimer:
         object_ids: ObjectIdAllocator,
         files: StagedFileTable,
         queue: ReclaimQueue,
-        doomed: DoomedRows,
         updates: RowUpdates,
         pins: Pins,
         telling: ToldObjects,
@@ -92,13 +59,14 @@ class Reclaimer:
         self._files = files
         self._descriptors = queue.descriptors
         self._queue = queue
-        self._doomed = doomed
+        self._doomed = files.doomed
         self._updates = updates
         self._pins = pins
         self.telling = telling
         self.lock = trio.Lock()
         """Held while doomed objects are removed: nobody else looks at the doomed meanwhile."""
-        self.unlinked = Unlinked(context)
+        self.unlinked: set[int] = set()
+        """Evicted objects that are off the disk, and that the index still knows."""
         self._deferred: list[Repair] = []
         self._at_work = False
         self._done = trio.Event()
@@ -192,19 +160,18 @@ class Reclaimer:
                 fds.append(fd)
         if not numbers:
             return [], 0
-        self._doomed.begin(numbers)
+        self._doomed.add(*numbers)
         try:
             room_bytes = await context.threads.change_index(context.index.writer.doom, numbers)
         except Exception as error:
             # The rows stay, and so do the objects: they are found again when they are looked up.
-            self._doomed.refused(numbers)
+            self._doomed.discard(*numbers)
             if not isinstance(error, IndexFailed):
                 _close_all(context.disk, fds)
                 raise
             context.health.index_failed(error, "evicting staged files")
             await context.threads.sweep(_close_all, context.disk, fds)
             return [], 0
-        self._doomed.deleted(numbers)
         self._updates.drop(numbers)
         self._pins.gone(room_bytes)
         removed, failure = await context.threads.sweep(remove_objects, context.disk, numbers, fds)
@@ -212,10 +179,27 @@ class Reclaimer:
             context.health.failed(failure, "removing evicted files")
         freed_bytes = sum(room_bytes.get(number, 0) + stray_bytes.get(number, 0) for number in removed)
         context.room.release(freed_bytes)
-        await self.unlinked.add(removed)
+        self.unlinked.update(removed)
+        if len(self.unlinked) >= _FORGOTTEN_AT_ONCE:
+            await self.forget_unlinked()
         context.metrics.add("evicted_files", len(removed))
         context.metrics.add("evicted_bytes", freed_bytes)
         return removed, freed_bytes
+
+    async def forget_unlinked(self) -> None:
+        """Have the index forget them. If the disk or the index refuses they stay, which is counted."""
+        numbers = sorted(self.unlinked)
+        if not numbers:
+            return
+        try:
+            await self._context.threads.sweep(sync_names, self._context.disk)
+            await self._context.threads.change_index(self._context.index.writer.removed, numbers)
+        except OSError as error:
+            self._context.health.failed(error, "making evictions durable")
+        except IndexFailed as error:
+            self._context.health.index_failed(error, "entering evictions")
+        else:
+            self.unlinked.difference_update(numbers)
 
     # -- what waits in the queue ---------------------------------------------------------------------------------------
 
@@ -299,7 +283,7 @@ class Reclaimer:
             else:
                 file.stray = {**(file.stray or {}), index: room_bytes}
         if file.passed or not may_change:
-            context.lost_under_readers(file, indexes)
+            context.others.lost_under_readers(file, indexes)
         self._queue.settled(file)
 
     async def _retire(self, number: int, room_bytes: int) -> None:

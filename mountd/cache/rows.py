@@ -1,4 +1,4 @@
-"""Rows of the index as others need them: listed by path, brought up to date by and by, pinned.
+"""Rows of the index as others need them: listed by path, brought up to date by and by, pinned, told to the data plane.
 
 Pins are staged files that a person wants kept (`hfs cache warm --pin`), which go only by name or with a change at the
 source. No room pressure takes them: neither the policy, nor neighbours of the same root, nor an age, nor the order of a
@@ -22,7 +22,8 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet, StampsByNumber
 from hfs.mountd.core.version import Version
-from hfs.policies.cache.admission import BLOCK_BYTES
+from hfs.mountd.kernel import KnownObject
+from hfs.policies.cache.admission import BLOCK_BYTES, object_overhead_bytes
 from hfs.policies.cache.eviction import USES_FLUSHED_EVERY_S
 
 _PAGE = 1000
@@ -208,8 +209,7 @@ class Pins:
     async def _pin(self, numbers: Sequence[int]) -> int:
         async with self._one_at_a_time:
             new = [number for number in dict.fromkeys(numbers) if number not in self._numbers]
-            for number in new:
-                self._numbers.add(number)  # from this moment on: what is being evicted already has no row
+            self._numbers.add(*new)  # from this moment on: what is being evicted already has no row
             missing, pin = new, self._context.index.writer.pin
             try:
                 with trio.CancelScope(shield=True):  # what the index does memory knows
@@ -220,8 +220,7 @@ class Pins:
                 self._context.health.index_failed(error, "pinning staged files")
                 raise
             finally:
-                for number in missing:
-                    self._numbers.discard(number)
+                self._numbers.discard(*missing)
             return sum(number in self._numbers for number in numbers)
 
     async def unpin(
@@ -263,3 +262,62 @@ class Pins:
                 self._count -= 1
                 # What was repaired since takes another size: it is counted anew at the next start.
                 self._context.room.pinned_bytes = max(0, self._context.room.pinned_bytes - size_bytes)
+
+
+_TOLD_AT_ONCE = 4096
+_MOST_TOLD = 1 << 20
+"""Rows of the index that are told at the start: 200 MB of the data plane's memory. Of a larger one none is."""
+
+
+class KnownObjects:
+    """What the data plane is told of staged files, so that it fetches none: the index at the start, then what is
+    entered. Files of one chunk, of the file system of the source's root; those that hold them in another form it leaves
+    to us. One that changes or goes is taken out by the reclaim queue, as all that others answer from."""
+
+    def __init__(self, context: CacheContext, source_id: str) -> None:
+        self._context = context
+        self._source_id = source_id
+        self.told = trio.Event()
+        """All that is staged was told: what is fetched from now on is not."""
+
+    async def load(self) -> None:
+        """Tell of what an earlier run has staged."""
+        maker, context = self._context.others.maker, self._context
+        if maker is None:
+            return
+        maker.store_in(context.disk.directory, object_overhead_bytes(1))
+        if context.index.counts.files > _MOST_TOLD:
+            return
+        after_id = 0
+        try:
+            while rows := await context.threads.ask_index(context.index.reader.page, after_id, _TOLD_AT_ONCE):
+                maker.know(filter(None, map(self._of_row, rows)))
+                after_id = rows[-1].object_id
+        except IndexFailed:
+            return  # whoever needs it meets it again
+        self.told.set()
+
+    def entered(self, rows: Iterable[Committed]) -> None:
+        """These are in the index now."""
+        if self._context.others.maker is not None and self.told.is_set():
+            self._context.others.maker.know(filter(None, map(self._of_committed, rows)))
+
+    def _of_row(self, row: StagedRow) -> KnownObject | None:
+        if not row.proven or not row.complete or row.checksum is None:
+            return None
+        return self._known(row.object_id, row.version, row.stamp, row.checksum, is_pythons=bool(row.stored_bytes))
+
+    def _of_committed(self, row: Committed) -> KnownObject | None:
+        if not row.complete or row.version.size > row.chunk_bytes or len(row.chunks) != 1:
+            return None
+        (chunk,) = row.chunks
+        return self._known(row.object_id, row.version, row.stamp, chunk.checksum, is_pythons=bool(chunk.stored_bytes))
+
+    def _known(
+        self, number: int, version: Version, stamp: Stamp | None, checksum: int, *, is_pythons: bool
+    ) -> KnownObject | None:
+        if version.source_id != self._source_id or (stamp is None and not is_pythons):
+            return None
+        inode, ctime_ns = (stamp.inode, stamp.ctime_ns) if stamp is not None else (0, 0)
+        times_ns = ctime_ns, version.mtime_ns, version.ctime_ns
+        return KnownObject(number, inode, checksum, version.inode, version.size, *times_ns, is_pythons)

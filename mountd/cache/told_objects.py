@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 LATE_S = 5.0
 """Who has not let go of an object by then holds it for as long as a job may have a file open."""
 
-_MOST_DEPARTED = 65_536
-
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
@@ -56,7 +54,6 @@ class Leavers:
 
     def __init__(self) -> None:
         self._leaving: dict[int, tuple[Leaver, float]] = {}
-        self._departed: dict[int, None] = {}
         self.awaited_bytes = 0
         """What is about to be given back, by those that are not late."""
         self.some_are_late = False
@@ -91,20 +88,6 @@ class Leavers:
         in_time = [leaver.room_bytes for leaver, since_s in self._leaving.values() if since_s > in_time_s]
         self.awaited_bytes = sum(in_time)
         self.some_are_late = len(in_time) < len(self._leaving)
-
-    def departed(self, numbers: Iterable[int]) -> None:
-        """These have gone by themselves."""
-        for number in numbers:
-            self._departed[number] = None
-        while len(self._departed) > _MOST_DEPARTED:
-            del self._departed[next(iter(self._departed))]
-
-    def take_departed(self, numbers: Iterable[int]) -> list[int]:
-        """Those of these that did, once."""
-        found = [number for number in numbers if number in self._departed]
-        for number in found:
-            del self._departed[number]
-        return found
 
 
 SHOWN_S = 1.0
@@ -357,6 +340,5 @@ class Departures:
                 targets = [(one.number, one.version) for one in its]
                 await self._reclaimer.evict(targets, by_name=by_name, if_empty=if_empty)
         telling = self._telling
-        telling.leavers.departed(one.number for one in leavers if one.number not in telling.leavers)
         # Who has been opened, or pinned, meanwhile stays; where a maker is new it is leaving still.
         telling.end(one.number for one in leavers if telling.may_go(one.number))

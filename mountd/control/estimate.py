@@ -122,7 +122,7 @@ class WarmEstimate:
                     below.append(one)
             elif one is not None:
                 files.append((name, one, one.version(source_id)))
-        if not self._cache.files.all_in_memory:
+        if not self._cache.files.is_empty:
             await self._cache.files.load([version for _, _, version in files])
         for file in files:
             await self._add(directory, *file)
@@ -143,7 +143,7 @@ class WarmEstimate:
         path = b"/".join(filter(None, (directory.path, name)))
         files = self._cache.files
         file = files.peek(version)
-        if file is None and files.all_in_memory and size_bytes <= self._small_bytes:
+        if file is None and files.is_empty and size_bytes <= self._small_bytes:
             if not size_bytes:
                 self._work.skip(0)
                 return _NOTHING

@@ -71,9 +71,9 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
     root, registration, serving = await run(open_root, basics.config, source, basics.journal.generation > 0)
     try:
         grants = Grants(registration, partial(evict_idle, root, run), run)
-        with contextlib.closing(Board(root.ledger, registration, serving.device)) as board:
-            path, shared = root.path_of(registration.name), root.directory.shared
-            yield OwnCache(path, grants, board.exchange, registration, serving, shared=shared)
+        exchange = Board(root.ledger, registration, serving.device).exchange
+        path, shared = root.path_of(registration.name), root.directory.shared
+        yield OwnCache(path, grants, exchange, registration, serving, shared=shared)
     finally:
         registration.close()
         root.close()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from hfs.mountd.cache import Cache, CacheSettings, open_cache
+from hfs.mountd.cache import Cache, CacheSettings, Others, open_cache
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError
 from hfs.mountd.core.memory import Memory
@@ -79,6 +79,8 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
         )
         settings = _settings(config, source)
 
+        others = Others(source.doubts, refetching.lost, plane, fetches, xattr_answers, planned=learners.plans.planned)
+
         def opening(own: OwnCache) -> AbstractAsyncContextManager[Cache]:
             return open_cache(
                 own.path,
@@ -86,14 +88,9 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
                 metrics=metrics,
                 open_files=basics.open_files,
                 run_in_thread=run_in_thread,
-                trust=source.doubts,
-                lost_under_readers=refetching.lost,
-                answers=plane,
-                maker=fetches,
-                planned=learners.plans.planned,
+                others=others,
                 grants=own.grants,
                 absent=own.absent,
-                overlay_answers=xattr_answers,
             )
 
         async with AsyncExitStack() as stack:

@@ -19,14 +19,14 @@ from hfs.mountd.ledger.record import Notice, read_notice
 from hfs.policies.prefetch.yielding import Waits
 
 _LOOK_NS = 1_000_000_000
-"""How often it is looked who is there: a file is opened for each record."""
+"""How often it is looked who is there, in a folder that may have many names."""
 
 _GOOD_NS = 500_000_000
 """A notice that is older says nothing: its daemon has nothing to tell, has stopped or was killed. They are written
 every twentieth of a second, by daemons that may be late."""
 
 _MOST_HEARD = 64
-"""Each keeps a descriptor open."""
+"""A millisecond of a thread, twenty times a second."""
 
 
 class NeighbourWaits(NamedTuple):
@@ -38,8 +38,6 @@ class NeighbourWaits(NamedTuple):
 
 
 class Board:
-    """Until closed."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -52,10 +50,8 @@ class Board:
         self._registration = registration
         self._device = device
         self._clock_ns = clock_ns
-        self._records: dict[str, int] = {}
-        """Descriptors of the others' records, by name."""
-        self._same_source: set[str] = set()
-        """Those of them that wait for the same server."""
+        self._others: dict[str, bool] = {}
+        """By name, whether they wait for the same server."""
         self._looked_ns: int | None = None
         self._told: tuple[Waits, Waits] | None = None
 
@@ -68,39 +64,34 @@ class Board:
         if self._looked_ns is None or now_ns >= self._looked_ns + _LOOK_NS:
             self._looked_ns = now_ns
             self._look()
-        if not self._records:
+        if not self._others:
             return None
         # Who only waits on says so again; who has nothing new to say becomes out of date.
         if source.waiting or disk.waiting or self._told != (source, disk):
             self._told = source, disk
             self._registration.tell(Notice(now_ns, source, disk))
-        heard = {name: self._hear(name, now_ns) for name in self._records}
+        heard = {name: self._hear(name, now_ns) for name in self._others}
         return {name: waits for name, waits in heard.items() if waits is not None}
 
     def _hear(self, name: str, now_ns: int) -> NeighbourWaits | None:
+        fd = self._ledger.open_record(name)
+        if fd is None:
+            return None
         try:
-            notice = read_notice(self._records[name])
+            notice = read_notice(fd)
         except OSError:
             return None
+        finally:
+            os.close(fd)
         if notice is None or not now_ns - _GOOD_NS <= notice.told_ns <= now_ns + _GOOD_NS:
             return None
-        return NeighbourWaits(notice.source if name in self._same_source else None, notice.disk)
+        return NeighbourWaits(notice.source if self._others[name] else None, notice.disk)
 
     def _look(self) -> None:
         others = [entry for entry in self._registration.others() if entry.running]
-        names = [entry.name for entry in others]
-        self._same_source = {e.name for e in others if e.serving is not None and e.serving.device == self._device}
         # Our user's first: others may keep as many records there as they like.
-        names.sort(key=lambda name: (name.partition("-")[0] != str(os.geteuid()), name))
-        there = set(names[:_MOST_HEARD])
-        for name in self._records.keys() - there:
-            os.close(self._records.pop(name))
-        for name in there - self._records.keys():
-            if (fd := self._ledger.open_record(name)) is not None:
-                self._records[name] = fd
-
-    def close(self) -> None:
-        """Hear nobody any more."""
-        for fd in self._records.values():
-            os.close(fd)
-        self._records.clear()
+        others.sort(key=lambda entry: (not entry.is_ours, entry.name))
+        self._others = {
+            entry.name: entry.serving is not None and entry.serving.device == self._device
+            for entry in others[:_MOST_HEARD]
+        }

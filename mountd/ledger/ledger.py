@@ -5,8 +5,8 @@
     size        what all caches may hold together; nothing in it: as much as the disk leaves. Where that of another
                 user stands who is not root, it says nothing, and ours is called size-UID
     NAME        one cache: its grant, what it is of, who serves it; locked (flock) as long as that daemon lives
-    own-UID/    where several users share the root: what only that user can lock (`locks`), so that who has a cache of
-                ours is known for sure. The lock of NAME itself is then for others to see
+    own-UID/    where several users share the root: what only that user can lock (`OwnLocks`), so that who has a cache
+                of ours is known for sure. The lock of NAME itself is then for others to see
 
 A cache's record says more than the cache holds or as much, never less: room is written down before it is used, and
 given back when it is free. So a daemon that is killed at any moment leaves room that nobody uses, never more than the
@@ -32,7 +32,6 @@ from typing import NamedTuple
 from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.path_steps import stat_name
 from hfs.mountd.ledger import folder
-from hfs.mountd.ledger.locks import OwnLocks
 from hfs.mountd.ledger.record import (
     Claims,
     Grant,
@@ -108,7 +107,7 @@ class Ledger:
         """Makes the folder if it is missing. Raises OSError."""
         self._fd = folder.open_folder(root_fd, shared=shared)
         self._shared = shared
-        self._locks = OwnLocks(self._fd, shared=shared)
+        self._locks = folder.OwnLocks(self._fd, shared=shared)
         try:
             if not shared:
                 os.close(folder.open_lock(self._fd, _LOCK))
@@ -172,16 +171,12 @@ class Ledger:
         if not again and (size_bytes is not None or not any(entry.running for entry in others)):
             self._write_size(size_bytes)
 
-    def start_turn(self, device: int, inode: int) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def start_turn(self, device: int, inode: int) -> Iterator[None]:
         """One of those at a time that would start a daemon for the source of this device and inode. The block raises
         OSError, LedgerBusy."""
-        name = f"{_START}{os.geteuid()}-{device:x}-{inode:x}"
-        return self._turn(name)
-
-    @contextlib.contextmanager
-    def _turn(self, name: str) -> Iterator[None]:
         try:
-            fd = self._locks.lock(name, _START_S)
+            fd = self._locks.lock(f"{_START}{os.geteuid()}-{device:x}-{inode:x}", _START_S)
         except BlockingIOError:
             raise LedgerBusy("another command has been starting a daemon for this source for minutes") from None
         except OSError:  # a disk that is not written to, or another user was there first

@@ -23,7 +23,7 @@ from hfs.mountd.cache.index.database import IndexDatabase
 from hfs.mountd.cache.index.statements import IndexWriter
 from hfs.mountd.core.metrics import Metrics
 from tests.power.crash_child import few_numbers_leased
-from tests.support.faults import CAPACITY_BYTES, CHUNK_BYTES, inline, put, version_of
+from tests.support.faults import CAPACITY_BYTES, CHUNK_BYTES, evict, inline, put, version_of
 
 _recorder = ctypes.CDLL(None)
 
@@ -50,9 +50,9 @@ async def stage(staging: Cache, files: list[tuple[int, int]], generation: int = 
     return staged
 
 
-async def evict(staging: Cache, files: list[StagedFile]) -> None:
+async def give_up(staging: Cache, files: list[StagedFile]) -> None:
     note("given up", [chunk for file in files for chunk in chunks_of(file)])
-    await staging.evictions.evict([file.version for file in files])
+    await evict(staging, *[file.version for file in files])
 
 
 async def first_run(staging: Cache) -> None:
@@ -63,7 +63,7 @@ async def first_run(staging: Cache) -> None:
     put(staging, part, part.present.count - 1)
     await staging.committer.wait_committed()
     note("committed", chunks_of(part, [3, part.present.count - 1]))
-    await evict(staging, files[:2])
+    await give_up(staging, files[:2])
     put(staging, part, 5)  # on its way to the index when the next things happen
     note("given up", chunks_of(files[2], [1]))
     staging.reclaim_queue.give_up(files[2], [1])
@@ -74,14 +74,14 @@ async def first_run(staging: Cache) -> None:
     await stage(staging, [(4, 70_001)], generation=2)  # a newer version
     await staging.files.supersede(version_of(4, 70_001))
     await staging.reclaimer.wait_idle()
-    await evict(staging, many[:20])
+    await give_up(staging, many[:20])
     await stage(staging, [(200 + number, 2000) for number in range(30)])
 
 
 async def second_run(staging: Cache) -> None:
     """Over what the first has left, without an end."""
     await stage(staging, [(300 + number, 90_000) for number in range(4)])
-    await evict(staging, [await staging.files.get(version_of(301, 90_000))])
+    await give_up(staging, [await staging.files.get(version_of(301, 90_000))])
     for seed in (400, 401):
         file = await staging.files.get(version_of(seed, 5000))
         put(staging, file, 0)

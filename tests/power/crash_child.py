@@ -25,6 +25,7 @@ from tests.support.faults import (
     Operations,
     check_all,
     die,
+    evict,
     healthy_staging,
     put,
     version_of,
@@ -74,7 +75,7 @@ async def work(staging: Cache, generation: int, *, may_fail: bool = False, first
     await staging.committer.wait_committed()
     put(staging, part, 5)
     put(staging, part, part.present.count - 1)
-    await staging.evictions.evict([version_of(first + 1, 5000, generation)])
+    await evict(staging, version_of(first + 1, 5000, generation))
     # A chunk that is found damaged, and put again.
     file = await staging.files.get(version_of(first + 3, 2 * CHUNK_BYTES, generation))
     staging.reclaim_queue.give_up(file, [1])

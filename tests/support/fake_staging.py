@@ -47,7 +47,7 @@ class FakeStaging:
         self.room_bytes = 1 << 60
         self.pins = 0
         self.pinned: set[int] = set()
-        self.all_in_memory = True
+        self.is_empty = True
         self.capacity_bytes = 1 << 60
         self._numbers = count(1)
         self.evictor = FakeEvictor()

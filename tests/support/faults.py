@@ -13,6 +13,7 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from mmap import mmap
 from os import PathLike
 from typing import Any
@@ -21,17 +22,13 @@ import numpy as np
 import trio
 import trio.testing
 
-from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
-from hfs.mountd.cache.kept_attributes import AttributesWanted
+from hfs.mountd.cache import Cache, CacheSettings, Others, StagedFile, open_cache
 from hfs.mountd.cache.objects.codec import Shrinker
-from hfs.mountd.cache.objects.context import Trust, nothing_planned
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO
-from hfs.mountd.core.config import VerifyWanted
 from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
-from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.policies.cache.encoding import EncodingChoice
 from hfs.policies.geometry import Extent
 from tests.support.pattern import check, pattern
@@ -217,62 +214,36 @@ class _CountedDisk(Disk):
         super().remove_set_aside()
 
 
+_SETTINGS = {field.name for field in fields(CacheSettings)}
+
+
 @asynccontextmanager
 async def healthy_staging(
     cache_dir: str | PathLike[str],
     *,
-    capacity_bytes: int | None = CAPACITY_BYTES,
-    chunk_bytes: int = CHUNK_BYTES,
-    eviction: str = "fill-once",
     metrics: Metrics | None = None,
     operations: Operations | None = None,
     disk: Disk | None = None,
-    in_flight_bytes: int = 64 << 20,
     clock: Callable[[], float] = lambda: 1e9,
     encoding: bool = False,
-    keeps_floor: bool = True,
-    trust: Trust | None = None,
-    scrub_bytes_s: int = 0,
-    expire_s: float = 0.0,
-    verify: VerifyWanted = "first-use",
-    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned,
-    attributes: AttributesWanted = "left",
-    answers: DataPlane | None = None,
-    maker: SmallFetches | None = None,
-    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None,
-    overlay_answers: XattrAnswers | None = None,
+    **how: Any,
 ) -> AsyncIterator[Cache]:
     """A cache without threads and without real syncs; `operations` may make it fail, `disk` stand in for its disk.
 
-    `encoding`: what shrinks is staged encoded.
+    `encoding`: what shrinks is staged encoded. `how`: fields of CacheSettings, and of Others.
     """
     cache = os.fspath(cache_dir)
     operations = operations or Operations(0, fail)
-    settings = CacheSettings(
-        capacity_bytes,
-        keeps_floor,
-        chunk_bytes,
-        eviction,
-        in_flight_bytes=in_flight_bytes,
-        verify=verify,
-        scrub_bytes_s=scrub_bytes_s,
-        expire_s=expire_s,
-        attributes=attributes,
-    )
+    usual = {"capacity_bytes": CAPACITY_BYTES, "chunk_bytes": CHUNK_BYTES, "eviction": "fill-once"}
     async with open_cache(
         cache,
-        settings,
+        CacheSettings(**usual | {name: value for name, value in how.items() if name in _SETTINGS}),
         metrics=metrics or Metrics(),
         disk=disk or operations.disk(cache),
         connect=operations.connect,
         run_in_thread=inline,
         clock=clock,
-        trust=trust,
-        answers=answers,
-        maker=maker,
-        planned=planned,
-        lost_under_readers=lost_under_readers,
-        overlay_answers=overlay_answers,
+        others=Others(**{name: value for name, value in how.items() if name not in _SETTINGS}),
     ) as staging:
         if encoding:
             staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
@@ -398,6 +369,15 @@ async def stage(staging: Cache, seed: int, size: int = SIZE, path: bytes = b"f",
         assert put(staging, file, index)
     await staging.committer.wait_committed()
     return file
+
+
+async def evict(staging: Cache, *versions: Version) -> tuple[int, int]:
+    """Evict these, except what is open. (how many are gone, bytes of room given back)."""
+    await staging.committer.wait_committed()
+    files = [await staging.files.get(version) for version in versions]
+    targets = [(file.object_id, file.version) for file in files if file.object_id is not None]
+    gone, freed_bytes = await staging.reclaimer.evict(targets)
+    return len(gone), freed_bytes
 
 
 def object_path(staging: Cache, file: StagedFile) -> str:

@@ -3,12 +3,17 @@
 import fcntl
 import os
 import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import trio
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.generation import Makers
 from hfs.mountd.core.attributes import Attributes
-from tests.support.faults import CHUNK_BYTES
+from tests.support.faults import CHUNK_BYTES, healthy_staging
 
 NOBODY = Makers()
 ROOM = CHUNK_BYTES + 4096
@@ -44,6 +49,23 @@ class FakeMaker:
     def end(self) -> None:
         self._file.unlink()
         os.close(self._fd)
+
+
+@asynccontextmanager
+async def offering(cache: Path, **how: Any) -> AsyncIterator[tuple[Cache, FakeMaker]]:
+    """A cache that offers overlays, and a maker of which the newest alone is in use."""
+    async with healthy_staging(cache, **how) as staging:
+        await begun(staging)
+        maker = FakeMaker(cache)
+        maker.renew()
+        yield staging, maker
+
+
+async def renewed(maker: FakeMaker) -> None:
+    """Once it can hear of it, its newest alone is in use, and the cache has seen that."""
+    await trio.sleep(LATER_S)
+    maker.renew()
+    await trio.sleep(SOON_S)
 
 
 async def begun(staging: Cache, *, is_new: bool = True) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 
 from hfs.mountd.cache.index.attributes import AttributeRows, AttributesRow, Folder, inode_of
 from hfs.mountd.cache.index.database import Connect, IndexDatabase, IndexFailed, Sources, in_memory
 from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
-from hfs.mountd.cache.index.statements import Counts, IndexReader, IndexWriter
+from hfs.mountd.cache.index.statements import FoundRow, IndexReader, IndexWriter
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.version import is_lasting
-from hfs.policies.cache.admission import BLOCK_BYTES
 
 __all__ = [
     "AttributesRow",
@@ -24,6 +24,7 @@ __all__ = [
     "Committed",
     "Connect",
     "Folder",
+    "FoundRow",
     "Index",
     "IndexFailed",
     "ScrubRow",
@@ -52,13 +53,7 @@ class Index:
         self.sources = Sources(self.database)
         self.opened_passing = frozenset(name for name in self.sources.names.values() if not is_lasting(name))
         """File systems that only an earlier run knew; see `mountd/core/version.py`."""
-        self.counts = Counts(
-            opened.files,
-            opened.size_bytes,
-            opened.used_bytes // BLOCK_BYTES,
-            opened.shrunk_bytes,
-            opened.shrunk_stored_bytes,
-        )
+        self.counts = replace(opened.counts)
         """As of the last commit; may be read by any thread."""
         self.reader = IndexReader(self.database, self.sources)
         self.writer = IndexWriter(self.database, self.sources, self.counts)

@@ -17,19 +17,19 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from hfs.mountd.cache.index.rows import APPLICATION_ID, FORMAT, TABLES, upgrade
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.errors import CacheFormatError, StagingError
-from hfs.policies.cache.admission import BLOCK_BYTES
 
 log = logging.getLogger(__name__)
 
 NAME = "index.sqlite"
 _MARK = "index.damaged"
 _PIECE_BYTES = 1 << 20
+_ANY_TABLE = "SELECT 1 FROM sqlite_master LIMIT 1"
 
 _DISK_REFUSES = {
     *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM),
@@ -39,35 +39,65 @@ _DISK_REFUSES = {
 Connect = Callable[..., sqlite3.Connection]
 
 
+@dataclass(slots=True)
+class Counts:
+    """The totals of the index, and what one transaction adds to them or takes away. They change in the transaction that
+    changes what they count, so nothing is ever counted at start."""
+
+    files: int = 0
+    bytes: int = 0
+    """Of the chunks committed."""
+    blocks: int = 0
+    """Accounted for everything in the index, evicted objects that are not yet removed included."""
+    shrunk_bytes: int = 0
+    """Of `bytes`, those of chunks that are stored in fewer bytes than they have."""
+    shrunk_stored_bytes: int = 0
+    """How many stand for them on the disk."""
+
+    def add_chunk(self, size_bytes: int, stored_bytes: int) -> None:
+        """A chunk, and the bytes that stand for it; 0: it is stored as it is. Its blocks are not counted here."""
+        self.bytes += size_bytes
+        if stored_bytes:
+            self.add_shrunk(size_bytes, stored_bytes)
+
+    def add_shrunk(self, size_bytes: int, stored_bytes: int) -> None:
+        """Chunks whose bytes are counted already are stored in fewer."""
+        self.shrunk_bytes += size_bytes
+        self.shrunk_stored_bytes += stored_bytes
+
+    def add(self, other: Counts, sign: int = 1) -> None:
+        """Add what a transaction has changed; it was taken away if `sign` is -1."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + sign * getattr(other, field.name))
+
+    def write(self, database: sqlite3.Connection, sign: int = 1) -> None:
+        """The same in the row of totals, within the caller's transaction."""
+        sql = """UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?,
+            encoded = encoded + ?, stored = stored + ?"""
+        database.execute(sql, [sign * figure for figure in astuple(self)])
+
+
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """What is known at start without looking at any row."""
+    """What is known without looking at any row of a file."""
 
-    files: int
-    size_bytes: int
-    """Of the chunks committed."""
-    used_bytes: int
-    """Accounted room of everything in the index, evicted objects not yet removed included."""
+    counts: Counts
     next_id: int
     """The first object number that was certainly never used."""
     settled_id: int
     """Objects from here to next_id without a row are garbage."""
     clean: bool
     """The last run left nothing on the disk that is not accounted."""
-    shrunk_bytes: int
-    """Of `size_bytes`, those of chunks that are stored in fewer bytes than they have."""
-    shrunk_stored_bytes: int
-    """How many stand for them on the disk."""
 
 
 def read_state(database: sqlite3.Connection) -> IndexState:
     """The totals. Raises sqlite3.Error."""
-    sql = "SELECT files, bytes, blocks, next_id, settled_id, clean, encoded, stored FROM state"
+    sql = "SELECT files, bytes, blocks, encoded, stored, next_id, settled_id, clean FROM state"
     found = database.execute(sql).fetchone()
     if found is None:
         raise sqlite3.DatabaseError("the index has no state")
-    files, size_bytes, blocks, next_id, settled_id, clean, *shrunk = found
-    return IndexState(files, size_bytes, blocks * BLOCK_BYTES, next_id, settled_id, bool(clean), *shrunk)
+    *figures, next_id, settled_id, clean = found
+    return IndexState(Counts(*figures), next_id, settled_id, bool(clean))
 
 
 class IndexFailed(StagingError):
@@ -85,13 +115,13 @@ class IndexDatabase:
         """Raises CacheFormatError, ConfigError, IndexFailed, OSError."""
         self._directory, self._connect = directory, connect
         try:
-            if is_marked(directory):
+            if directory.exists(_MARK):  # a damaged page was met in an earlier run
                 self._judge()
             try:
                 self._open(on_new)
             except sqlite3.Error as error:
-                if not is_damage_at_start(error):
-                    raise
+                if _code(error) in _DISK_REFUSES:
+                    raise  # whatever else is wrong with an index that cannot be opened, it is of no use
                 self._judge(error)
                 self._open(on_new)
         except sqlite3.Error as error:
@@ -168,7 +198,7 @@ class IndexDatabase:
 
     def _failed(self, error: sqlite3.Error) -> IndexFailed:
         failure = IndexFailed(error)
-        if failure.damaged and is_sound(self._directory, self._connect):
+        if failure.damaged and _fault(self._directory, self._connect) is None:
             failure.damaged = False  # the disk did not give a page for a moment
         elif failure.damaged:
             mark_damaged(self._directory)
@@ -215,17 +245,11 @@ class Sources:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether the database file itself is broken, rather than the disk full or an operation refused."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+    return _code(error) in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-def is_damage_at_start(error: sqlite3.Error) -> bool:
-    """Whether an index that cannot be opened is of no use: whatever is wrong with it, except that the disk refuses."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DISK_REFUSES
-
-
-def is_marked(directory: CacheDirectory) -> bool:
-    """Whether a damaged page was met in an earlier run."""
-    return directory.exists(_MARK)
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def unmark(directory: CacheDirectory) -> None:
@@ -255,7 +279,7 @@ def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[
     try:
         application = _pragma(database, "application_id")
         found = _pragma(database, "user_version")
-        if application not in {0, APPLICATION_ID} or (application == 0 and _tables(database)):
+        if application not in {0, APPLICATION_ID} or (application == 0 and database.execute(_ANY_TABLE).fetchone()):
             raise CacheFormatError(f"{directory.path}/{NAME} belongs to another program: use another --cache directory")
         if found > FORMAT:
             raise CacheFormatError(
@@ -264,7 +288,7 @@ def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[
             )
         # Readers never wait for the writer, and a commit is one append; rolled into the database from time to time.
         database.execute("PRAGMA journal_mode = WAL").fetchone()
-        database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        database.execute(_ANY_TABLE).fetchone()
         check_opened(directory, 1)
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA wal_autocheckpoint = 4000")  # pages: 16 MB, a checkpoint for 40 000 small files
@@ -318,10 +342,6 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
     return int(database.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-def _tables(database: sqlite3.Connection) -> bool:
-    return database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
-
-
 def check_opened(directory: CacheDirectory, connections: int) -> None:
     """See that so many connections, which have read, have all their files in this directory. Raises ConfigError."""
     for name in (NAME, f"{NAME}-wal"):
@@ -344,11 +364,6 @@ def set_aside(directory: CacheDirectory, why: str) -> None:
     log.warning("%s is damaged (%s): set aside as index.sqlite.broken-%d, the cache starts empty", path, why, n)
 
 
-def is_sound(directory: CacheDirectory, connect: Connect) -> bool:
-    """Whether a new connection finds every page in order. May be asked while others use the index."""
-    return _fault(directory, connect) is None
-
-
 def verdict(directory: CacheDirectory, connect: Connect) -> str | None:
     """What is wrong with the index; None: nothing. Only while this process has it open nowhere.
 
@@ -364,6 +379,7 @@ def verdict(directory: CacheDirectory, connect: Connect) -> str | None:
 
 
 def _fault(directory: CacheDirectory, connect: Connect) -> str | None:
+    """What a new connection finds wrong, looking at every page. May be asked while others use the index."""
     try:
         database = connect_to(directory, connect)
         try:
@@ -376,13 +392,6 @@ def _fault(directory: CacheDirectory, connect: Connect) -> str | None:
 
 
 def _read_through(directory: CacheDirectory, name: str) -> None:
-    try:
-        fd = directory.open(name, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        offset = 0
-        while piece := os.pread(fd, _PIECE_BYTES, offset):
-            offset += len(piece)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(FileNotFoundError), open(directory.open(name, os.O_RDONLY), "rb", 0) as file:
+        while file.read(_PIECE_BYTES):
+            pass

@@ -156,29 +156,10 @@ def upgrade(found: int) -> list[str]:
     return [*steps, f"PRAGMA user_version = {FORMAT}"]
 
 
-class FileColumns(NamedTuple):
-    """A row of `files` as the database has it, its columns in their order."""
-
-    id: int
-    source: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    chunk_bytes: int
-    complete: int
-    blocks: int
-    last_use: int
-    checksum: int | None
-    path: bytes
-    stored: int
-    stamp_inode: int | None
-    stamp_ctime_ns: int | None
-    proof: int | None
-    pinned: int = 0
-
-
-COLUMNS = ", ".join(FileColumns._fields)
+COLUMNS = (
+    "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored, "
+    "stamp_inode, stamp_ctime_ns, proof, pinned"
+)
 SET_STAMP = "stamp_inode = ?, stamp_ctime_ns = ?, proof = ?"
 
 _PROVEN = struct.Struct("<QQQqqQ?QQQq")
@@ -300,10 +281,10 @@ class Committed:
         return self.chunks[0].stored_bytes if self.version.size <= self.chunk_bytes else 0
 
 
-def new_columns(row: Committed, source: int) -> FileColumns:
-    """Of a file that has no row yet."""
+def new_columns(row: Committed, source: int) -> tuple[object, ...]:
+    """The values of COLUMNS for a file that has no row yet."""
     version, checksum = row.version, row.checksum
-    return FileColumns(
+    return (
         row.object_id,
         source,
         signed(version.inode),
@@ -318,6 +299,7 @@ def new_columns(row: Committed, source: int) -> FileColumns:
         row.path,
         row.stored_bytes,
         *stamp_values(row),
+        0,
     )
 
 
@@ -329,39 +311,39 @@ def stamp_values(row: StagedRow | Committed) -> tuple[int | None, int | None, in
 
 def staged_row(columns: Sequence[Any], source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
     """The row with these values of COLUMNS. `database`: where its chunks are counted."""
-    found = FileColumns(*columns)
     try:
-        return _staged_row(found, source_names, database)
+        return _staged_row(columns, source_names, database)
     except _NOT_A_ROW:
-        return StagedRow(found.id, Version("", 0, 0, 0, 0), b"", 1, False, 0, 0, 0, None, 0, proven=False)
+        return StagedRow(columns[0], Version("", 0, 0, 0, 0), b"", 1, False, 0, 0, 0, None, 0, proven=False)
 
 
-def _staged_row(found: FileColumns, source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
-    staged_bytes = found.size if found.complete else 0
-    if not found.complete and found.size > found.chunk_bytes:
-        count, last = database.execute(
-            "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?", (found.id,)
-        ).fetchone()
-        staged_bytes = bytes_of(count, last, found.size, found.chunk_bytes)
+def _staged_row(columns: Sequence[Any], source_names: Mapping[int, str], database: sqlite3.Connection) -> StagedRow:
+    number, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, *others = columns
+    blocks, last_use_s, checksum, path, stored_bytes, stamp_inode, stamp_ctime_ns, proof, pinned = others
+    staged_bytes = size if complete else 0
+    if not complete and size > chunk_bytes:
+        sql = "SELECT COUNT(*), MAX(number) FROM chunks WHERE file = ?"
+        count, last = database.execute(sql, (number,)).fetchone()
+        staged_bytes = bytes_of(count, last, size, chunk_bytes)
     stamp = None
-    if found.proof is not None and found.stamp_inode is not None and found.stamp_ctime_ns is not None:
-        stamp = Stamp(unsigned(found.stamp_inode), found.stamp_ctime_ns)
+    if proof is not None and stamp_inode is not None and stamp_ctime_ns is not None:
+        stamp = Stamp(unsigned(stamp_inode), stamp_ctime_ns)
     row = StagedRow(
-        found.id,
-        Version(source_names.get(found.source, ""), unsigned(found.inode), found.size, found.mtime_ns, found.ctime_ns),
-        bytes(found.path),
-        found.chunk_bytes,
-        bool(found.complete),
+        number,
+        Version(source_names.get(source, ""), unsigned(inode), size, mtime_ns, ctime_ns),
+        bytes(path),
+        chunk_bytes,
+        bool(complete),
         staged_bytes,
-        found.blocks * BLOCK_BYTES,
-        found.last_use,
-        None if found.checksum is None else unsigned(found.checksum),
-        found.stored,
+        blocks * BLOCK_BYTES,
+        last_use_s,
+        None if checksum is None else unsigned(checksum),
+        stored_bytes,
         stamp,
-        pinned=bool(found.pinned),
+        pinned=bool(pinned),
     )
     # Those of formats without a proof have none.
-    is_proven = found.proof is None or unsigned(found.proof) == _proof(row)
+    is_proven = proof is None or unsigned(proof) == _proof(row)
     return row if is_proven else replace(row, proven=False)
 
 

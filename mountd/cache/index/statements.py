@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
-from hfs.mountd.cache.index.database import IndexDatabase, IndexState, Sources, read_state
+from hfs.mountd.cache.index.database import Counts, IndexDatabase, IndexState, Sources, read_state
 from hfs.mountd.cache.index.rows import (
     COLUMNS,
     SET_STAMP,
     ChunkRow,
     Committed,
-    FileColumns,
     ScrubRow,
     StagedRow,
     Stamp,
@@ -36,6 +35,10 @@ _NAMED_AT_ONCE = 500
 """Values in one statement: SQLite allowed 999 for a long time."""
 
 
+FoundRow = tuple[StagedRow, list[ChunkRow]]
+"""A row and, of a file of several chunks, what is committed of it."""
+
+
 class IndexReader:
     """One thread at a time, but for what is quick."""
 
@@ -43,26 +46,25 @@ class IndexReader:
         self._database = database
         self._sources = sources
 
-    def find(self, versions: Iterable[Version]) -> list[list[StagedRow]]:
-        """For each version the rows of its inode at its source, oldest object first; other versions among them."""
+    def find(self, version: Version) -> list[FoundRow]:
+        """The rows of its inode at its source, oldest object first; other versions among them."""
         with self._database.guarded():
-            return [self._of_inode(version, self._database.reader) for version in versions]
+            return self._find(version, self._database.reader) or []
 
-    def find_quickly(self, version: Version) -> list[StagedRow]:
-        """As `find` of one version, on a connection of its own: from the event loop, beside the threads.
+    def find_quickly(self, version: Version, most_chunks: int) -> list[FoundRow] | None:
+        """What `find` gives, on a connection of its own: from the event loop, beside the threads. None: the file has
+        more chunks than this.
 
         A call takes some 15 us, a tenth of what the way to a thread and back costs. Readers of a WAL never wait for its
         writer.
         """
         with self._database.guarded():
-            return self._of_inode(version, self._database.quick)
+            return self._find(version, self._database.quick, most_chunks)
 
     def chunks(self, object_id: int) -> list[ChunkRow]:
         """What is committed of a file of several chunks, ascending."""
-        sql = "SELECT number, checksum, stored FROM chunks WHERE file = ? ORDER BY number"
         with self._database.guarded():
-            found = self._database.reader.execute(sql, (object_id,))
-            return [chunk_row(*row) for row in found]
+            return _chunks(object_id, self._database.reader)
 
     def page(self, after_id: int, limit: int) -> list[StagedRow]:
         """The next rows by object number, after `after_id`. Pages, because a long read would let the log grow."""
@@ -140,10 +142,19 @@ class IndexReader:
         with self._database.guarded():
             return read_state(self._database.reader)
 
-    def _of_inode(self, version: Version, database: sqlite3.Connection) -> list[StagedRow]:
+    def _find(
+        self, version: Version, database: sqlite3.Connection, most_chunks: int | None = None
+    ) -> list[FoundRow] | None:
         sql = f"SELECT {COLUMNS} FROM files WHERE inode = ? AND source = ? ORDER BY id"
         key = (signed(version.inode), self._sources.number(version.source_id))
-        return [staged_row(row, self._sources.names, database) for row in database.execute(sql, key)]
+        found: list[FoundRow] = []
+        for columns in database.execute(sql, key).fetchall():
+            row = staged_row(columns, self._sources.names, database)
+            has_several = row.version == version and version.size > row.chunk_bytes
+            if has_several and most_chunks is not None and version.size > most_chunks * row.chunk_bytes:
+                return None
+            found.append((row, _chunks(row.object_id, database) if has_several else []))
+        return found
 
     def _rows(self, where: str, values: tuple[Any, ...]) -> list[StagedRow]:
         database = self._database.reader
@@ -152,49 +163,11 @@ class IndexReader:
             return [staged_row(row, self._sources.names, database) for row in found]
 
 
-@dataclass(slots=True)
-class Counts:
-    """The totals of the index, and what one transaction adds to them or takes away. They change in the transaction that
-    changes what they count, so nothing is ever counted at start."""
-
-    files: int = 0
-    bytes: int = 0
-    """Of the chunks committed."""
-    blocks: int = 0
-    """Accounted on the disk."""
-    shrunk_bytes: int = 0
-    """Of `bytes`, those of chunks that are stored in fewer bytes than they have."""
-    shrunk_stored_bytes: int = 0
-    """How many stand for them."""
-
-    def add_chunk(self, size_bytes: int, stored_bytes: int) -> None:
-        """A chunk, and the bytes that stand for it; 0: it is stored as it is. Its blocks are not counted here."""
-        self.bytes += size_bytes
-        if stored_bytes:
-            self.add_shrunk(size_bytes, stored_bytes)
-
-    def add_shrunk(self, size_bytes: int, stored_bytes: int) -> None:
-        """Chunks whose bytes are counted already are stored in fewer."""
-        self.shrunk_bytes += size_bytes
-        self.shrunk_stored_bytes += stored_bytes
-
-    def add(self, other: Counts, sign: int = 1) -> None:
-        """Add what a transaction has changed; it was taken away if `sign` is -1."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + sign * getattr(other, field.name))
-
-    def write(self, database: sqlite3.Connection, sign: int = 1) -> None:
-        """The same in the row of totals, within the caller's transaction."""
-        sql = """UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?,
-            encoded = encoded + ?, stored = stored + ?"""
-        database.execute(sql, [sign * figure for figure in astuple(self)])
-
-
 _LEASE = 16_384
 """Object numbers leased by one durable commit: three seconds of the fastest staging of small files, and after a crash
 16 384 names at most, twice, are tried: 0.1 s."""
 
-_A_MARK_EACH = ",".join("?" * len(FileColumns._fields))
+_A_MARK_EACH = ",".join("?" * len(COLUMNS.split(",")))
 
 _NO_STAMP = (None, None, 0)
 """Of a row that is not the one that was written."""
@@ -359,6 +332,11 @@ class IndexWriter:
     def _row(self, object_id: int, database: sqlite3.Connection) -> StagedRow | None:
         found = database.execute(f"SELECT {COLUMNS} FROM files WHERE id = ?", (object_id,)).fetchone()
         return None if found is None else staged_row(found, self._sources.names, database)
+
+
+def _chunks(object_id: int, database: sqlite3.Connection) -> list[ChunkRow]:
+    sql = "SELECT number, checksum, stored FROM chunks WHERE file = ? ORDER BY number"
+    return [chunk_row(*row) for row in database.execute(sql, (object_id,))]
 
 
 def _shrunk_in(row: StagedRow, database: sqlite3.Connection) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from hfs.mountd.cache.objects.io import WritePace
 from hfs.mountd.core.config.key import show_size
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
-from hfs.mountd.kernel import DataPlane, SmallFetches
+from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.policies.cache.admission import (
     RoomFacts,
     admit,
@@ -316,6 +316,28 @@ async def nothing_planned(_objects: Sequence[int]) -> Collection[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Others:
+    """Those of other rooms whom a cache asks and tells; None: there is nobody."""
+
+    trust: Trust | None = None
+    """None: the source is always right."""
+    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
+    """Told of chunks of a file that the kernel reads by itself, passed through or in an overlay: they were given up,
+    and may be put again."""
+    answers: DataPlane | None = None
+    """Who answers reads of staged objects without asking us."""
+    maker: SmallFetches | None = None
+    """Who makes objects without asking for each."""
+    overlay_answers: XattrAnswers | None = None
+    """Who tells overlays of objects besides us."""
+    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned
+    """Those of the objects that an order of a learner names: they go when it says so."""
+
+
+NOBODY = Others()
+
+
+@dataclass(frozen=True, slots=True)
 class CacheContext:
     disk: Disk
     index: Index
@@ -325,15 +347,5 @@ class CacheContext:
     metrics: Metrics
     clock: Callable[[], float]
     """Seconds since the epoch."""
+    others: Others = NOBODY
     turns: Turns = field(default_factory=Turns)
-    trust: Trust | None = None
-    """None: the source is always right."""
-    lost_under_readers: Callable[[StagedFile, Sequence[int]], object] = lambda _file, _indexes: None
-    """Told of chunks of a file that the kernel reads by itself, passed through or in an overlay: they were given up,
-    and may be put again."""
-    answers: DataPlane | None = None
-    """Who answers reads of staged objects without asking us; None: nobody."""
-    maker: SmallFetches | None = None
-    """Who makes objects without asking for each; None: nobody."""
-    planned: Callable[[Sequence[int]], Awaitable[Collection[int]]] = nothing_planned
-    """Those of the objects that an order of a learner names: they go when it says so."""

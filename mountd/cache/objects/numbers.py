@@ -25,8 +25,7 @@ class NumberSet:
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
         self._bits = bytearray()
-        for number in numbers:
-            self.add(number)
+        self.add(*numbers)
 
     def __contains__(self, number: int | None) -> bool:
         if number is None:
@@ -34,22 +33,24 @@ class NumberSet:
         byte, bit = divmod(number, 8)
         return byte < len(self._bits) and bool(self._bits[byte] >> bit & 1)
 
-    def add(self, number: int) -> None:
-        """It is in it from now on."""
-        byte, bit = divmod(number, 8)
-        if byte >= len(self._bits):
-            self._bits.extend(bytes(byte + _MORE_BYTES + 1 - len(self._bits)))
-        self._bits[byte] |= 1 << bit
+    def add(self, *numbers: int) -> None:
+        """They are in it from now on."""
+        for number in numbers:
+            byte, bit = divmod(number, 8)
+            if byte >= len(self._bits):
+                self._bits.extend(bytes(byte + _MORE_BYTES + 1 - len(self._bits)))
+            self._bits[byte] |= 1 << bit
 
     def bits(self) -> bytes:
         """A bit for each number, of the first byte the lowest first."""
         return bytes(self._bits)
 
-    def discard(self, number: int) -> None:
-        """It is not, from now on."""
-        byte, bit = divmod(number, 8)
-        if byte < len(self._bits):
-            self._bits[byte] &= ~(1 << bit)
+    def discard(self, *numbers: int) -> None:
+        """They are not, from now on."""
+        for number in numbers:
+            byte, bit = divmod(number, 8)
+            if byte < len(self._bits):
+                self._bits[byte] &= ~(1 << bit)
 
 
 _TOGETHER = 64
@@ -101,6 +102,10 @@ class ObjectIdAllocator:
         self._garbage_from: int | None = context.index.opened.settled_id
         self._low = trio.Event()
         self._leased = trio.Event()
+
+    def __contains__(self, number: int) -> bool:
+        """It is open: its object has no row yet."""
+        return number in self._open
 
     @property
     def unused_from(self) -> int:

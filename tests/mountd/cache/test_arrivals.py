@@ -17,7 +17,7 @@ import xxhash
 from hfs.mountd.cache import Arrival, Cache, StagedFile, Stamp
 from hfs.mountd.kernel import KnownObject
 from hfs.policies.geometry import Extent
-from tests.support.faults import check_contents, contents, healthy_staging, object_names, run, stage, version_of
+from tests.support.faults import check_contents, contents, healthy_staging, object_names, stage, version_of
 
 SIZE = 5000
 
@@ -76,54 +76,45 @@ async def check_staged(staging: Cache, file: StagedFile, seed: int, number: int)
 
 
 @pytest.mark.parametrize("asked", ["before", "after", "meanwhile", "meanwhile with others"])
-def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
-    async def main() -> None:
-        async with filling(tmp_path) as (staging, maker):
-            before = await staging.files.get(version_of(7, SIZE), b"f7") if asked == "before" else None
-            assert before is None or not before.complete
-            arrival = maker.write(staging, 7)
-            staging.arrivals.enter([arrival])
-            if asked == "after":
-                await staging.committer.wait_committed()
-            if asked == "meanwhile with others":
-                await staging.files.load([version_of(6, SIZE), version_of(7, SIZE)])
-            file = before or await staging.files.get(version_of(7, SIZE), b"f7")
-            assert file.complete, "nobody waits for the index"
-            assert file.has_row == (asked == "after")
-            await check_staged(staging, file, 7, arrival.number)
-        async with healthy_staging(tmp_path) as staging:
-            await check_staged(staging, await staging.files.get(version_of(7, SIZE)), 7, arrival.number)
-
-    run(main)
-
-
-def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with filling(tmp_path) as (staging, maker):
-            staged = await stage(staging, 8, SIZE)
-            twice = [maker.write(staging, 7), maker.write(staging, 7), maker.write(staging, 8)]
-            staging.arrivals.enter(twice)
+async def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None:
+    async with filling(tmp_path) as (staging, maker):
+        before = await staging.files.get(version_of(7, SIZE), b"f7") if asked == "before" else None
+        assert before is None or not before.complete
+        arrival = maker.write(staging, 7)
+        staging.arrivals.enter([arrival])
+        if asked == "after":
             await staging.committer.wait_committed()
-            await staging.reclaimer.wait_idle()
-            file = await staging.files.get(version_of(7, SIZE))
-            await check_staged(staging, file, 7, twice[0].number)
-            assert staged.object_id not in (None, twice[2].number)
-            assert object_names(os.fspath(tmp_path)) == {staged.object_id, twice[0].number}
+        if asked == "meanwhile with others":
+            await staging.files.load([version_of(6, SIZE), version_of(7, SIZE)])
+        file = before or await staging.files.get(version_of(7, SIZE), b"f7")
+        assert file.complete, "nobody waits for the index"
+        assert file.has_row == (asked == "after")
+        await check_staged(staging, file, 7, arrival.number)
+    async with healthy_staging(tmp_path) as staging:
+        await check_staged(staging, await staging.files.get(version_of(7, SIZE)), 7, arrival.number)
 
-    run(main)
+
+async def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
+    async with filling(tmp_path) as (staging, maker):
+        staged = await stage(staging, 8, SIZE)
+        twice = [maker.write(staging, 7), maker.write(staging, 7), maker.write(staging, 8)]
+        staging.arrivals.enter(twice)
+        await staging.committer.wait_committed()
+        await staging.reclaimer.wait_idle()
+        file = await staging.files.get(version_of(7, SIZE))
+        await check_staged(staging, file, 7, twice[0].number)
+        assert staged.object_id not in (None, twice[2].number)
+        assert object_names(os.fspath(tmp_path)) == {staged.object_id, twice[0].number}
 
 
-def test_one_that_was_asked_for_is_evicted_as_any(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with filling(tmp_path) as (staging, maker):
-            file = await staging.files.get(version_of(7, SIZE), b"f7")
-            staging.arrivals.enter([maker.write(staging, 7)])
-            await staging.committer.wait_committed()
-            staging.reclaim_queue.give_up(file, [0])
-            await staging.reclaimer.wait_idle()
-            assert not object_names(os.fspath(tmp_path))
-            assert not file.complete
-            staging.arrivals.close()
-            assert staging.context.room.used_bytes == 0
-
-    run(main)
+async def test_one_that_was_asked_for_is_evicted_as_any(tmp_path: Path) -> None:
+    async with filling(tmp_path) as (staging, maker):
+        file = await staging.files.get(version_of(7, SIZE), b"f7")
+        staging.arrivals.enter([maker.write(staging, 7)])
+        await staging.committer.wait_committed()
+        staging.reclaim_queue.give_up(file, [0])
+        await staging.reclaimer.wait_idle()
+        assert not object_names(os.fspath(tmp_path))
+        assert not file.complete
+        staging.arrivals.close()
+        assert staging.context.room.used_bytes == 0

@@ -114,16 +114,6 @@ async def test_one_alone_takes_half_of_what_is_free_of_a_small_root_until_it_has
     assert node.granted() == {"a": 100}
 
 
-async def test_a_second_one_has_its_share_of_what_the_first_does_not_use(node: Node) -> None:
-    await node.cache("a", 100)
-    second = await node.cache("b")
-    assert node.rooms["b"].capacity_bytes == 200, "of what was left"
-    await second.want(420)
-    assert node.granted() == {"a": 450, "b": 420}
-    assert node.rooms["a"].used_bytes == 100
-    assert node.lacking() == {}
-
-
 async def test_the_first_gives_up_what_it_uses_beyond_a_fair_share(node: Node) -> None:
     await node.cache("a", 900)
     second = await node.cache("b")
@@ -198,29 +188,6 @@ async def test_what_nobody_gives_is_waited_for_seconds_and_not_again_at_once(nod
     assert trio.current_time() == began_s
 
 
-async def test_a_neighbour_that_gives_little_by_little_is_waited_for_for_a_while(node: Node) -> None:
-    grants = await node.cache("a", SIZE, looks=False)
-    second = await node.cache("b")
-    room = node.rooms["a"]
-
-    async def evict() -> None:
-        await trio.sleep(2)
-        room.release(10)
-
-    async def look() -> None:
-        while True:
-            await trio.sleep(0.1)
-            await grants.keep(evict)
-
-    began_s = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(look)
-        await second.want(400)
-        nursery.cancel_scope.cancel()
-    assert 19 <= trio.current_time() - began_s < 23
-    assert 70 <= node.granted()["b"] <= 110
-
-
 async def test_who_is_cancelled_while_it_waits_lacks_nothing_any_more(node: Node) -> None:
     await node.cache("a", SIZE, looks=False)
     second = await node.cache("b", looks=False)
@@ -268,14 +235,6 @@ async def test_who_finds_no_room_at_every_file_asks_the_ledger_now_and_then(
     assert len(asked) <= 11
     await second.want(50)
     assert len(asked) <= 12
-
-
-async def test_a_lowered_size_takes_room_away(node: Node) -> None:
-    grants = await node.cache("a", 800)
-    second = await node.cache("b", size_bytes=SIZE // 2)
-    await grants.keep(trio.lowlevel.checkpoint)
-    assert node.rooms["a"].over_bytes() == 800 - SIZE // 2
-    await second.keep(trio.lowlevel.checkpoint)
 
 
 async def test_without_a_size_idle_caches_go_before_the_disk_is_full(node: Node) -> None:

@@ -11,12 +11,13 @@ import pytest
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.cache.index import Folder, inode_of
 from hfs.mountd.cache.kept_attributes import KeptAttributes
 from hfs.mountd.cache.objects.reads import right_objects
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import attributes_of
 from tests.conftest import Logs
-from tests.support.faults import CHUNK_BYTES, Operations, fail, healthy_staging, put, version_of
+from tests.support.faults import CHUNK_BYTES, Operations, evict, fail, healthy_staging, put, version_of
 
 SOURCE = "00000000000000aa"
 DEVICE = 33
@@ -118,7 +119,7 @@ async def test_what_an_evicted_file_leaves_goes_unless_the_kernel_may_know_its_n
         await names(kept)
         untold = (await stage(staging, 2)).object_id or 0
         await staging.attributes.flush()
-        await staging.evictions.evict([version_of(1, 3000), version_of(2, 3000)])
+        await evict(staging, version_of(1, 3000), version_of(2, 3000))
         await trio.sleep(20)
         assert await names(kept) == {}
         assert kept.of_object_nowait(untold) is None
@@ -129,17 +130,6 @@ async def test_what_an_evicted_file_leaves_goes_unless_the_kernel_may_know_its_n
             await trio.sleep(20)
             left = staging.context.index.attributes.last_object()
             assert left == (0 if is_fresh else told)
-
-
-async def test_what_goes_just_after_the_start_is_as_told(tmp_path: Path) -> None:
-    async with healthy_staging(tmp_path, attributes="kept") as staging:
-        kept_of(staging)
-        await stage(staging, 1)
-    async with healthy_staging(tmp_path, attributes="kept") as staging:
-        await names(kept_of(staging))
-        await staging.evictions.evict([version_of(1, 3000)])
-        await trio.sleep(20)
-        assert staging.context.index.attributes.last_object() == 1
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -155,7 +145,7 @@ async def test_files_that_go_while_they_are_noted_are_left_out(
         async with trio.open_nursery() as nursery:
             for _ in range(at_once):
                 nursery.start_soon(staging.attributes.flush)
-            await staging.evictions.evict([version_of(2, 3000), version_of(3, 3000)])
+            await evict(staging, version_of(2, 3000), version_of(3, 3000))
         assert list(await names(kept)) == [b"1"]
 
 
@@ -212,7 +202,7 @@ async def test_objects_are_read_ahead_once_files_are_read_without_being_opened(t
         assert answers.objects == expected, "those of one chunk"
         staging.reclaim_queue.give_up(files[0], [0])
         assert list(answers.objects) == [files[1].object_id], "before anything is punched"
-        await staging.evictions.evict([files[1].version])
+        await evict(staging, files[1].version)
         assert not answers.objects
 
 
@@ -248,7 +238,7 @@ async def test_rot_that_no_stamp_tells_of_is_found(tmp_path: Path) -> None:
 
 
 async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.mountd.cache.verifying._OBJECTS", 1)
+    monkeypatch.setattr("hfs.mountd.cache.objects_ahead._OBJECTS", 1)
     answers = Answers()
     async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)
@@ -292,3 +282,25 @@ async def test_what_is_said_to_have_changed_is_found_by_no_name_any_more(tmp_pat
             pass
         assert not await names(kept)
         assert kept.of_object_nowait(number) is not None
+
+
+# -- rows of the index, and what proves them ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changed", [{"inode": 8}, {"mtime_ns": 9}, {"ctime_ns": 9}])
+def test_a_row_is_proven_by_its_directory_as_it_was(changed: dict[str, Any]) -> None:
+    here, there = (Folder.of(5, SOURCE, directory) for directory in (DIRECTORY, DIRECTORY._replace(**changed)))
+    row = here.row(1, b"a", b"seen")
+    assert here.number != there.number
+    assert here.proves(row)
+    assert Folder.then(5, SOURCE, row).proves(row)
+    assert inode_of(row) == DIRECTORY.inode
+    assert not there.proves(row._replace(folder=there.number, directory=there.directory))
+    for wrong in ({"object_id": 2}, {"name": b"b"}, {"seen": b"seem"}, {"folder": 1}):
+        assert not here.proves(row._replace(**wrong))
+
+
+def test_other_sources_and_file_systems_have_other_directories() -> None:
+    folders = [Folder.of(5, "aa", DIRECTORY), Folder.of(5, "bb", DIRECTORY), Folder.of(6, "aa", DIRECTORY)]
+    folders.append(Folder.of(5, "a", DIRECTORY._replace(file_system="a")))
+    assert len({one.number for one in folders}) == 4

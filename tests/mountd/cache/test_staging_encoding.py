@@ -7,6 +7,7 @@ tests/power/test_crash.py.
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.cache import Cache, CacheSettings, StagedFile, open_cache
+from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.objects.codec import RAW, UNDECIDED, Shrinker, expand
 from hfs.mountd.cache.objects.io import Damaged
-from hfs.mountd.core.errors import StagingError
+from hfs.mountd.core.errors import ConfigError, StagingError
 from hfs.mountd.core.metrics import Metrics
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cache.encoding import EncodingChoice, pays
@@ -38,7 +39,6 @@ from tests.support.faults import (
     overwrite,
     page_aligned,
     put,
-    run,
     stage,
     verify,
     version_of,
@@ -118,18 +118,7 @@ def test_what_does_not_shrink_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [8193, CHUNK_BYTES, CHUNK_BYTES + 1, SIZE, 3 * CHUNK_BYTES, 1_000_000])
-def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await stage(staging, SEED, size)
-            await everything_holds(staging, file)
-            assert not file.plain
-            assert not staging.statistics().uncommitted_bytes
-        for encoding in (False, True):  # it is read whatever is asked for now
-            async with healthy_staging(tmp_path, encoding=encoding) as staging:
-                file = await staging.files.get(version_of(SEED, size))
-                await everything_holds(staging, file)
-
+async def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> None:
     async def everything_holds(staging: Cache, file: StagedFile) -> None:
         assert file.complete
         assert file.committed.full
@@ -154,27 +143,32 @@ def test_what_is_put_comes_back_and_takes_less(tmp_path: Path, size: int) -> Non
         for index in range(file.present.count):
             check_contents(SEED, file.chunk(index).start, await staging.reader.read_chunk(file, index))
 
-    run(main)
-    assert run(verify, str(tmp_path)) > 0
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await stage(staging, SEED, size)
+        await everything_holds(staging, file)
+        assert not file.plain
+        assert not staging.statistics().uncommitted_bytes
+    for encoding in (False, True):  # it is read whatever is asked for now
+        async with healthy_staging(tmp_path, encoding=encoding) as staging:
+            file = await staging.files.get(version_of(SEED, size))
+            await everything_holds(staging, file)
+    assert await verify(str(tmp_path)) > 0
 
 
-def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await stage(staging, SEED)
-            raw = await stage(staging, 5)
-            assert raw.durable
-            assert raw.plain
-            assert not file.durable
-            assert staging.lender.lend_nowait(file, os.dup) is None
-            with pytest.raises(StagingError, match="not staged as a whole"):
-                await staging.lender.lend(file, os.dup)
-            await staging.reader.will_need([(file, Extent(0, SIZE)), (raw, Extent(0, SIZE))])
-
-    run(main)
+async def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await stage(staging, SEED)
+        raw = await stage(staging, 5)
+        assert raw.durable
+        assert raw.plain
+        assert not file.durable
+        assert staging.lender.lend_nowait(file, os.dup) is None
+        with pytest.raises(StagingError, match="not staged as a whole"):
+            await staging.lender.lend(file, os.dup)
+        await staging.reader.will_need([(file, Extent(0, SIZE)), (raw, Extent(0, SIZE))])
 
 
-def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     shrink = Shrinker.shrink
 
@@ -183,101 +177,88 @@ def test_a_file_that_does_not_shrink_is_not_tried_again(tmp_path: Path, monkeypa
         return shrink(self, data, element_bytes)
 
     monkeypatch.setattr(Shrinker, "shrink", counted)
-
-    async def main() -> None:
-        async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await staging.files.get(version_of(5, SIZE), b"f")
-            put(staging, file, 0)
-            await staging.committer.wait_committed()
-            assert file.element_bytes == RAW
-            shrinks = page_aligned(contents(SEED, 0, CHUNK_BYTES))  # of the same file, for once
-            assert staging.writer.put_nowait(file, 1, shrinks)
-            await staging.committer.wait_committed()
-            assert file.plain
-        async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await staging.files.get(version_of(5, SIZE), b"f")
-            assert file.element_bytes == RAW
-        assert tried == [UNDECIDED, RAW]
-
-    run(main)
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await staging.files.get(version_of(5, SIZE), b"f")
+        put(staging, file, 0)
+        await staging.committer.wait_committed()
+        assert file.element_bytes == RAW
+        shrinks = page_aligned(contents(SEED, 0, CHUNK_BYTES))  # of the same file, for once
+        assert staging.writer.put_nowait(file, 1, shrinks)
+        await staging.committer.wait_committed()
+        assert file.plain
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await staging.files.get(version_of(5, SIZE), b"f")
+        assert file.element_bytes == RAW
+    assert tried == [UNDECIDED, RAW]
 
 
-def test_the_short_end_does_not_decide_about_its_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with healthy_staging(tmp_path, encoding=True) as staging:
-            size = CHUNK_BYTES + 20_000
-            file = await staging.files.get(version_of(5, size), b"f")
-            assert staging.writer.put_nowait(file, 1, page_aligned(bytes(20_000)))  # as the padding of an archive
-            await staging.committer.wait_committed()
-            put(staging, file, 0)
-            await staging.committer.wait_committed()
-            assert file.durable
-
-    run(main)
+async def test_the_short_end_does_not_decide_about_its_file(tmp_path: Path) -> None:
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        size = CHUNK_BYTES + 20_000
+        file = await staging.files.get(version_of(5, size), b"f")
+        assert staging.writer.put_nowait(file, 1, page_aligned(bytes(20_000)))  # as the padding of an archive
+        await staging.committer.wait_committed()
+        put(staging, file, 0)
+        await staging.committer.wait_committed()
+        assert file.durable
 
 
-def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
+async def test_chunks_of_both_kinds_in_one_file(tmp_path: Path) -> None:
     """The second chunk is noise."""
 
     def content(index: int) -> bytes:
         return pattern(7, 0, CHUNK_BYTES) if index == 1 else contents(SEED, index * CHUNK_BYTES, CHUNK_BYTES)
 
-    async def main() -> None:
-        version = version_of(SEED, 3 * CHUNK_BYTES)
-        async with healthy_staging(tmp_path, encoding=True) as staging:
-            file = await staging.files.get(version, b"f")
-            for index in range(3):
-                assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
-                await staging.committer.wait_committed()
-            assert [bool(file.chunks.stored_bytes(index)) for index in range(3)] == [True, False, True]
-            assert not file.durable
-        async with healthy_staging(tmp_path) as staging:
-            file = await staging.files.get(version)
-            expected = b"".join(map(content, range(3)))
-            assert await staging.reader.read(file, Extent(0, 3 * CHUNK_BYTES)) == expected
-            assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES, 2 * CHUNK_BYTES)) in (None, content(1))
-            part = Extent(CHUNK_BYTES - 100, CHUNK_BYTES + 100)
-            assert await staging.reader.read(file, part) == expected[part.start : part.end]
-            assert [checked.broken async for checked in staging.checker.check()] == [()]
-            # Once what is shrunk is gone, and comes back as it is, the kernel may have the file.
-            staging.files.pin(file)
-            for index in (0, 2):
-                assert await staging.evictions.evict_chunk(file, index) == file.chunk_room_bytes(index) < CHUNK_BYTES
-            assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
-            assert staging.statistics().shrunk_bytes == 0
-            assert not file.durable
-            for index in (0, 2):
-                assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
+    version = version_of(SEED, 3 * CHUNK_BYTES)
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        file = await staging.files.get(version, b"f")
+        for index in range(3):
+            assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
             await staging.committer.wait_committed()
-            assert file.durable
-            assert Path(object_path(staging, file)).read_bytes() == expected
-            assert file.room_bytes == 3 * CHUNK_BYTES + file.overhead_bytes() == staging.statistics().room_bytes
-            staging.files.unpin(file)
+        assert [bool(file.chunks.stored_bytes(index)) for index in range(3)] == [True, False, True]
+        assert not file.durable
+    async with healthy_staging(tmp_path) as staging:
+        file = await staging.files.get(version)
+        expected = b"".join(map(content, range(3)))
+        assert await staging.reader.read(file, Extent(0, 3 * CHUNK_BYTES)) == expected
+        assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES, 2 * CHUNK_BYTES)) in (None, content(1))
+        part = Extent(CHUNK_BYTES - 100, CHUNK_BYTES + 100)
+        assert await staging.reader.read(file, part) == expected[part.start : part.end]
+        assert [checked.broken async for checked in staging.checker.check()] == [()]
+        # Once what is shrunk is gone, and comes back as it is, the kernel may have the file.
+        staging.files.pin(file)
+        for index in (0, 2):
+            assert await staging.evictions.evict_chunk(file, index) == file.chunk_room_bytes(index) < CHUNK_BYTES
+        assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes == file.room_bytes
+        assert staging.statistics().shrunk_bytes == 0
+        assert not file.durable
+        for index in (0, 2):
+            assert staging.writer.put_nowait(file, index, page_aligned(content(index)))
+        await staging.committer.wait_committed()
+        assert file.durable
+        assert Path(object_path(staging, file)).read_bytes() == expected
+        assert file.room_bytes == 3 * CHUNK_BYTES + file.overhead_bytes() == staging.statistics().room_bytes
+        staging.files.unpin(file)
 
-    run(main)
 
-
-def test_a_chunk_is_decoded_once_for_many_reads(tmp_path: Path) -> None:
-    async def main() -> None:
-        metrics = Metrics()
-        async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
-            file = await stage(staging, SEED, 3 * CHUNK_BYTES)
-            assert staging.reader.read_nowait(file, Extent(10, 20)) is None
-            async with trio.open_nursery() as nursery:
-                for at in range(0, 50_000, 5000):
-                    nursery.start_soon(read, staging, file, Extent(at, at + 4000))
-            assert metrics["staged_decoded_chunks"] == 1
-            assert staging.reader.read_nowait(file, Extent(10, 20)) == contents(SEED, 10, 10)
-            assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES - 10, CHUNK_BYTES + 10)) is None
-            for at in range(0, 2 * CHUNK_BYTES - 4096, 4096):
-                await read(staging, file, Extent(at, at + 4096))
-            assert metrics["staged_decoded_chunks"] == 2
-            assert metrics["staged_decoded_bytes"] == 2 * CHUNK_BYTES
-
+async def test_a_chunk_is_decoded_once_for_many_reads(tmp_path: Path) -> None:
     async def read(staging: Cache, file: StagedFile, extent: Extent) -> None:
         check_contents(SEED, extent.start, await staging.reader.read(file, extent))
 
-    run(main)
+    metrics = Metrics()
+    async with healthy_staging(tmp_path, encoding=True, metrics=metrics) as staging:
+        file = await stage(staging, SEED, 3 * CHUNK_BYTES)
+        assert staging.reader.read_nowait(file, Extent(10, 20)) is None
+        async with trio.open_nursery() as nursery:
+            for at in range(0, 50_000, 5000):
+                nursery.start_soon(read, staging, file, Extent(at, at + 4000))
+        assert metrics["staged_decoded_chunks"] == 1
+        assert staging.reader.read_nowait(file, Extent(10, 20)) == contents(SEED, 10, 10)
+        assert staging.reader.read_nowait(file, Extent(CHUNK_BYTES - 10, CHUNK_BYTES + 10)) is None
+        for at in range(0, 2 * CHUNK_BYTES - 4096, 4096):
+            await read(staging, file, Extent(at, at + 4096))
+        assert metrics["staged_decoded_chunks"] == 2
+        assert metrics["staged_decoded_bytes"] == 2 * CHUNK_BYTES
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------
@@ -314,18 +295,6 @@ async def test_damage_anywhere_is_never_a_byte_of_an_answer(
         assert put(staging, file, 1)
         await staging.committer.wait_committed()
         check_contents(SEED, 0, await staging.reader.read(file, Extent(0, 2 * CHUNK_BYTES)))
-    await verify(str(tmp_path))
-
-
-async def test_check_finds_damage(tmp_path: Path) -> None:
-    async with healthy_staging(tmp_path, encoding=True) as staging:
-        file, small = await stage(staging, SEED, SIZE), await stage(staging, SEED + 1, 20_000)
-        flip(object_path(staging, file), 2 * CHUNK_BYTES + 1000)
-        flip(object_path(staging, small), 100)
-        found = {checked.version.inode: checked.broken async for checked in staging.checker.check()}
-        assert found == {SEED: (2,), SEED + 1: (0,)}
-        await staging.reclaimer.wait_idle()
-        assert [checked.broken async for checked in staging.checker.check()] == [()]
     await verify(str(tmp_path))
 
 
@@ -411,33 +380,76 @@ async def test_more_fits_than_as_it_is(tmp_path: Path) -> None:
     await verify(str(tmp_path), capacity)
 
 
-@pytest.mark.slow
-def test_large_chunks_go_to_a_real_disk_with_threads(tmp_path: Path) -> None:
-    """With O_DIRECT, where the disk takes it, several readers of each chunk, and a ragged end."""
-    size, chunk = (8 << 20) + 12345, 4 << 20
+# -- the library that decodes them is missing, too old, or broken -----------------------------------------------------
 
-    async def main() -> None:
+
+def test_without_the_library_who_asks_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = Shrinker().shrink(memoryview(bytes(100_000)), 1)
+    assert encoded is not None
+    monkeypatch.setitem(sys.modules, "numcodecs", None)
+    with pytest.raises(ConfigError, match=r"pip install 'numcodecs>=0\.16\.1'"):
+        Shrinker()
+    with pytest.raises(OSError, match="pip install") as raised:
+        expand(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
+    assert raised.value.errno == errno.ENOSYS
+
+
+def test_a_library_that_is_too_old_is_refused_before_anything_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compress(source: memoryview, codec: bytes, level: int, shuffle: int = 1) -> bytes:
+        raise AssertionError("not called: it knows no size of an element")
+
+    monkeypatch.setattr("numcodecs.blosc.compress", compress)
+    with pytest.raises(ConfigError, match=r"needs numcodecs >= 0\.16 .*typesize"):
+        Shrinker()
+
+
+def test_a_broken_library_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built for another NumPy it raises ValueError, which no reader's thread may bring back."""
+    encoded = Shrinker().shrink(memoryview(bytes(100_000)), 1)
+    assert encoded is not None
+    for name in [name for name in sys.modules if name.partition(".")[0] == "numcodecs"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "numcodecs.py").write_text("raise ValueError('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"numpy\.dtype size changed"):
+        Shrinker()
+    with pytest.raises(OSError, match=r"numpy\.dtype size changed") as raised:
+        expand(bytearray(encoded.data[: encoded.stored_bytes]), 100_000)
+    assert raised.value.errno == errno.ENOSYS
+
+
+async def test_without_the_library_what_is_encoded_is_fetched_again(
+    tmp_path: Path, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        await stage(staging, SEED)
+    monkeypatch.setitem(sys.modules, "numcodecs", None)
+    logs.expect("needs numcodecs: pip install")
+    metrics = Metrics()
+    async with healthy_staging(tmp_path, metrics=metrics) as staging:
+        file = await staging.files.get(version_of(SEED, SIZE))
+        for index in range(4):
+            if file.chunks.stored_bytes(index):
+                with pytest.raises(StagingError):
+                    await staging.reader.read(file, Extent(index * CHUNK_BYTES, index * CHUNK_BYTES + 1))
+        await staging.reclaimer.wait_idle()
+        assert metrics["staged_checksum_failures"] == 0
+        for index in range(4):
+            assert put(staging, file, index)
+        await staging.committer.wait_committed()
+        assert file.durable
+    await verify(str(tmp_path))
+
+
+async def test_check_without_the_library_drops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with healthy_staging(tmp_path, encoding=True) as staging:
+        await stage(staging, SEED)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "numcodecs", None)
         metrics = Metrics()
-        async with open_cache(str(tmp_path), CacheSettings(1 << 30, chunk_bytes=chunk), metrics=metrics) as staging:
-            staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
-            files = [await staging.files.get(version_of(SHRINKS + n, size), b"f%d" % n) for n in (1, 2)]
-            for index in (0, 1, 2):
-                for file in files:
-                    assert put(staging, file, index)
-            await staging.committer.wait_committed()
-            for number, file in enumerate(files, 1):
-                assert not file.plain
-                assert os.path.getsize(object_path(staging, file)) == size
-                expected = contents(SHRINKS + number, 0, size)
-                assert await staging.reader.read(file, Extent(0, size)) == expected
-                async with trio.open_nursery() as nursery:
-                    for start in range(0, size, 300_000):
-                        nursery.start_soon(compare, staging, file, expected, Extent(start, min(size, start + 300_000)))
-            assert [checked.broken async for checked in staging.checker.check()] == [(), ()]
-            assert disk_bytes(str(tmp_path)) <= staging.statistics().room_bytes < size
-        assert metrics["staging_errors"] == 0
-
-    async def compare(staging: Cache, file: StagedFile, expected: bytes, extent: Extent) -> None:
-        assert await staging.reader.read(file, extent) == expected[extent.start : extent.end]
-
-    trio.run(main)
+        async with healthy_staging(tmp_path, metrics=metrics) as staging:
+            (checked,) = [checked async for checked in staging.checker.check()]
+            assert checked.broken == ()
+            assert "not checked: it is encoded and needs numcodecs: pip install" in str(checked.fault)
+            assert metrics["staged_checksum_failures"] == 0
+    assert await verify(str(tmp_path)) == 4

@@ -24,12 +24,12 @@ from tests.support.faults import (
     CHUNK_BYTES,
     SHRINKS,
     SIZE,
+    evict,
     healthy_staging,
     object_names,
     object_path,
     overwrite,
     put,
-    run,
     stage,
     verify,
     version_of,
@@ -74,218 +74,186 @@ class FullIO(ObjectIO):
             raise OSError(errno.EIO, "lost")
 
 
-def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: Logs) -> None:
+async def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: Logs) -> None:
     logs.expect("staging a chunk: .*full; serving from the source, trying again in 1 s")
-
-    async def main() -> None:
-        disk, metrics = FullDisk(str(tmp_path)), Metrics()
-        async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
-            disk.full = True
-            file = await staging.files.get(version_of(1, SIZE), b"f")
-            tries, start = [], trio.current_time()
-            while trio.current_time() < start + 40:
-                if put(staging, file, 0):
-                    tries.append(round(trio.current_time() - start))
-                await trio.sleep(0.25)
-            assert tries == [0, 1, 3, 7, 15, 31]
-            assert staging.statistics().state == "resting"
-            assert staging.statistics().room_bytes == 0
-            assert object_names(str(tmp_path)) == set()
-            assert metrics["staging_errors"] == 6
-            assert len(logs.records) == 1  # one a minute
-            disk.full = False
-            await trio.sleep(32)
-            assert staging.admission.open
-            assert staging.statistics().state == "resting"  # it is tried again by what is read next
-            await stage(staging, 1)
-            assert staging.statistics().state == "ok"
-            disk.full = True
-            put(staging, await staging.files.get(version_of(2, 10)), 0)
-            await trio.sleep(0.1)
-            assert staging.context.health._rest_s == 1  # forgiven
-
-    run(main)
-    run(verify, str(tmp_path))
+    disk, metrics = FullDisk(str(tmp_path)), Metrics()
+    async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+        disk.full = True
+        file = await staging.files.get(version_of(1, SIZE), b"f")
+        tries, start = [], trio.current_time()
+        while trio.current_time() < start + 40:
+            if put(staging, file, 0):
+                tries.append(round(trio.current_time() - start))
+            await trio.sleep(0.25)
+        assert tries == [0, 1, 3, 7, 15, 31]
+        assert staging.statistics().state == "resting"
+        assert staging.statistics().room_bytes == 0
+        assert object_names(str(tmp_path)) == set()
+        assert metrics["staging_errors"] == 6
+        assert len(logs.records) == 1  # one a minute
+        disk.full = False
+        await trio.sleep(32)
+        assert staging.admission.open
+        assert staging.statistics().state == "resting"  # it is tried again by what is read next
+        await stage(staging, 1)
+        assert staging.statistics().state == "ok"
+        disk.full = True
+        put(staging, await staging.files.get(version_of(2, 10)), 0)
+        await trio.sleep(0.1)
+        assert staging.context.health._rest_s == 1  # forgiven
+    await verify(str(tmp_path))
 
 
-def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
+async def test_a_failed_sync_is_believed(tmp_path: Path, logs: Logs) -> None:
     """What was written before it is not used any more, although the file system would now say that all is well."""
     logs.expect("making staged chunks durable: .*lost")
-
-    async def main() -> None:
-        disk, metrics = FullDisk(str(tmp_path)), Metrics()
-        async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
-            good = await staging.files.get(version_of(1, SIZE), b"f")
-            put(staging, good, 0)
-            await staging.committer.wait_committed()
-            disk.sync_fails = True
-            file = await staging.files.get(version_of(2, 5000), b"f")
-            put(staging, good, 1)
-            put(staging, file, 0)
-            await staging.committer.wait_committed()
-            await staging.reclaimer.wait_idle()
-            assert list(good.present) == list(good.committed) == [0]
-            assert not file.present
-            assert metrics["staging_errors"] == 1
-            assert staging.statistics().room_bytes == CHUNK_BYTES + 4096
-            disk.sync_fails = False
-            await trio.sleep(2)
-            assert put(staging, good, 1)
-            assert put(staging, file, 0)
-            await staging.committer.wait_committed()
-            assert file.durable
-
-    run(main)
-    assert run(verify, str(tmp_path)) == 3
+    disk, metrics = FullDisk(str(tmp_path)), Metrics()
+    async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+        good = await staging.files.get(version_of(1, SIZE), b"f")
+        put(staging, good, 0)
+        await staging.committer.wait_committed()
+        disk.sync_fails = True
+        file = await staging.files.get(version_of(2, 5000), b"f")
+        put(staging, good, 1)
+        put(staging, file, 0)
+        await staging.committer.wait_committed()
+        await staging.reclaimer.wait_idle()
+        assert list(good.present) == list(good.committed) == [0]
+        assert not file.present
+        assert metrics["staging_errors"] == 1
+        assert staging.statistics().room_bytes == CHUNK_BYTES + 4096
+        disk.sync_fails = False
+        await trio.sleep(2)
+        assert put(staging, good, 1)
+        assert put(staging, file, 0)
+        await staging.committer.wait_committed()
+        assert file.durable
+    assert await verify(str(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("how", ["wrong byte", "short", "gone"])
-def test_a_damaged_file_is_forgotten_and_staged_again(tmp_path: Path, logs: Logs, how: str) -> None:
+async def test_a_damaged_file_is_forgotten_and_staged_again(tmp_path: Path, logs: Logs, how: str) -> None:
     logs.expect("cannot be read")
-
-    async def main() -> None:
-        metrics = Metrics()
-        async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await stage(staging, 1)
-            path = object_path(staging, file)
-            if how == "wrong byte":
-                overwrite(path, CHUNK_BYTES + 7, b"x")
-            elif how == "short":
-                os.truncate(path, 100)
-            else:
-                os.unlink(path)
-            with pytest.raises(StagingError):
-                await staging.reader.read_chunk(file, 1)
-            assert 1 not in file.present
-            assert metrics["staging_errors"] == 1
-            assert metrics["staged_checksum_failures"] == (how != "gone")
-            await staging.reclaimer.wait_idle()
-            for index in list(file.present.missing()):
-                assert put(staging, file, index)
-            await staging.committer.wait_committed()
-            check(1, CHUNK_BYTES, await staging.reader.read_chunk(file, 1))
-
-    run(main)
+    metrics = Metrics()
+    async with healthy_staging(tmp_path, metrics=metrics) as staging:
+        file = await stage(staging, 1)
+        path = object_path(staging, file)
+        if how == "wrong byte":
+            overwrite(path, CHUNK_BYTES + 7, b"x")
+        elif how == "short":
+            os.truncate(path, 100)
+        else:
+            os.unlink(path)
+        with pytest.raises(StagingError):
+            await staging.reader.read_chunk(file, 1)
+        assert 1 not in file.present
+        assert metrics["staging_errors"] == 1
+        assert metrics["staged_checksum_failures"] == (how != "gone")
+        await staging.reclaimer.wait_idle()
+        for index in list(file.present.missing()):
+            assert put(staging, file, index)
+        await staging.committer.wait_committed()
+        check(1, CHUNK_BYTES, await staging.reader.read_chunk(file, 1))
     if how != "short":  # there the other chunks are damaged too, which only a look at them tells
-        assert run(verify, str(tmp_path)) == 4
+        assert await verify(str(tmp_path)) == 4
 
 
-def test_check_finds_damage_and_reports_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        metrics = Metrics()
-        async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            for seed in (1, 2):
-                await stage(staging, seed, path=b"d/%d" % seed)
-            file = await staging.files.get(version_of(1, SIZE))
-            overwrite(object_path(staging, file), SIZE - 1, b"\0")
-            found = {checked.path: checked async for checked in staging.checker.check([b"d"])}
-            assert found[b"d/1"].broken == (3,)
-            assert found[b"d/2"].broken == ()
-            assert (found[b"d/2"].chunks, found[b"d/2"].bytes) == (4, SIZE)
-            assert metrics["staged_checksum_failures"] == 1
-            await staging.reclaimer.wait_idle()
-            assert [checked.chunks async for checked in staging.checker.check([b"d/1"])] == [3]
-
-    run(main)
-    assert run(verify, str(tmp_path)) == 7
+async def test_check_finds_damage_and_reports_it(tmp_path: Path) -> None:
+    metrics = Metrics()
+    async with healthy_staging(tmp_path, metrics=metrics) as staging:
+        for seed in (1, 2):
+            await stage(staging, seed, path=b"d/%d" % seed)
+        file = await staging.files.get(version_of(1, SIZE))
+        overwrite(object_path(staging, file), SIZE - 1, b"\0")
+        found = {checked.path: checked async for checked in staging.checker.check([b"d"])}
+        assert found[b"d/1"].broken == (3,)
+        assert found[b"d/2"].broken == ()
+        assert (found[b"d/2"].chunks, found[b"d/2"].bytes) == (4, SIZE)
+        assert metrics["staged_checksum_failures"] == 1
+        await staging.reclaimer.wait_idle()
+        assert [checked.chunks async for checked in staging.checker.check([b"d/1"])] == [3]
+    assert await verify(str(tmp_path)) == 7
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_check_drops_nothing_for_want_of_descriptors(tmp_path: Path, number: int) -> None:
-    async def main() -> None:
-        disk, metrics = FullDisk(str(tmp_path)), Metrics()
-        async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
-            file = await stage(staging, 1)
-            disk.opens_fail_with = number
-            (checked,) = [checked async for checked in staging.checker.check()]
-            disk.opens_fail_with = 0
-            assert checked.broken == ()
-            assert checked.fault == f"not checked: {os.strerror(number)}"
-            assert file.durable
-            assert metrics["staged_checksum_failures"] == 0
-            assert [checked.fault async for checked in staging.checker.check()] == [None]
-
-    run(main)
-    assert run(verify, str(tmp_path)) == 4
+async def test_check_drops_nothing_for_want_of_descriptors(tmp_path: Path, number: int) -> None:
+    disk, metrics = FullDisk(str(tmp_path)), Metrics()
+    async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+        file = await stage(staging, 1)
+        disk.opens_fail_with = number
+        (checked,) = [checked async for checked in staging.checker.check()]
+        disk.opens_fail_with = 0
+        assert checked.broken == ()
+        assert checked.fault == f"not checked: {os.strerror(number)}"
+        assert file.durable
+        assert metrics["staged_checksum_failures"] == 0
+        assert [checked.fault async for checked in staging.checker.check()] == [None]
+    assert await verify(str(tmp_path)) == 4
 
 
-def test_check_keeps_what_was_staged_again_since_it_was_listed(tmp_path: Path) -> None:
-    async def main() -> None:
-        metrics = Metrics()
-        async with healthy_staging(tmp_path, metrics=metrics) as staging:
-            file = await stage(staging, SHRINKS, CHUNK_BYTES)
-            staging.files.pin(file)
-            rows = [row async for row in staging.listing.rows()]
-            staging.reclaim_queue.give_up(file, [0])
-            await staging.reclaimer.wait_idle()
-            staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
-            file.element_bytes = UNDECIDED
-            assert put(staging, file, 0)
-            await staging.committer.wait_committed()
-            assert not file.plain
-            checks = staging.checker.check_rows(rows)
-            assert [checked.fault async for checked in checks] == [None]
-            assert file.committed.full
-            assert metrics["staged_checksum_failures"] == 0
-            staging.files.unpin(file)
-
-    run(main)
-    assert run(verify, str(tmp_path)) == 1
+async def test_check_keeps_what_was_staged_again_since_it_was_listed(tmp_path: Path) -> None:
+    metrics = Metrics()
+    async with healthy_staging(tmp_path, metrics=metrics) as staging:
+        file = await stage(staging, SHRINKS, CHUNK_BYTES)
+        staging.files.pin(file)
+        rows = [row async for row in staging.listing.rows()]
+        staging.reclaim_queue.give_up(file, [0])
+        await staging.reclaimer.wait_idle()
+        staging.shrinking.choose(EncodingChoice(True, "for a test"), Shrinker())
+        file.element_bytes = UNDECIDED
+        assert put(staging, file, 0)
+        await staging.committer.wait_committed()
+        assert not file.plain
+        checks = staging.checker.check_rows(rows)
+        assert [checked.fault async for checked in checks] == [None]
+        assert file.committed.full
+        assert metrics["staged_checksum_failures"] == 0
+        staging.files.unpin(file)
+    assert await verify(str(tmp_path)) == 1
 
 
-def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = FullDisk(str(tmp_path))
-        async with healthy_staging(tmp_path, disk=disk) as staging:
-            file, other = await stage(staging, 1), await stage(staging, 2)
-            disk.punch_fails = True
-            staging.reclaim_queue.give_up(file, [0, 1])
-            await staging.reclaimer.wait_idle()
-            held_bytes = staging.statistics().room_bytes
-            assert held_bytes == 2 * other.room_bytes  # it may all lie there still
-            assert await staging.evictions.evict([file.version]) == (1, other.room_bytes)
-            assert staging.statistics().room_bytes == other.room_bytes
-        async with healthy_staging(tmp_path) as staging:
-            assert staging.context.index.opened.clean
-
-    run(main)
-    assert run(verify, str(tmp_path)) == 4
+async def test_what_could_not_be_punched_is_given_back_with_its_file(tmp_path: Path) -> None:
+    disk = FullDisk(str(tmp_path))
+    async with healthy_staging(tmp_path, disk=disk) as staging:
+        file, other = await stage(staging, 1), await stage(staging, 2)
+        disk.punch_fails = True
+        staging.reclaim_queue.give_up(file, [0, 1])
+        await staging.reclaimer.wait_idle()
+        held_bytes = staging.statistics().room_bytes
+        assert held_bytes == 2 * other.room_bytes  # it may all lie there still
+        assert await evict(staging, file.version) == (1, other.room_bytes)
+        assert staging.statistics().room_bytes == other.room_bytes
+    async with healthy_staging(tmp_path) as staging:
+        assert staging.context.index.opened.clean
+    assert await verify(str(tmp_path)) == 4
 
 
-def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs: Logs) -> None:
+async def test_a_damaged_index_stops_staging_until_the_next_start(tmp_path: Path, logs: Logs) -> None:
     logs.expect("nothing more is staged; the next daemon looks at all of it")
     logs.expect("set aside as index.sqlite.broken-1")
-
-    async def main() -> None:
-        async with healthy_staging(tmp_path) as staging:
-            await stage(staging, 1)
-        async with healthy_staging(tmp_path) as staging:
-            path = tmp_path / "index.sqlite"
-            path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
-            file = await staging.files.get(version_of(1, SIZE))
-            assert not file.present
-            assert not put(staging, file, 0)
-            assert staging.statistics().state == "off"
-        async with healthy_staging(tmp_path) as staging:
-            await staging.ready.wait()
-            await stage(staging, 1)
-
-    run(main)
-    assert run(verify, str(tmp_path)) == 4
+    async with healthy_staging(tmp_path) as staging:
+        await stage(staging, 1)
+    async with healthy_staging(tmp_path) as staging:
+        path = tmp_path / "index.sqlite"
+        path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
+        file = await staging.files.get(version_of(1, SIZE))
+        assert not file.present
+        assert not put(staging, file, 0)
+        assert staging.statistics().state == "off"
+    async with healthy_staging(tmp_path) as staging:
+        await staging.ready.wait()
+        await stage(staging, 1)
+    assert await verify(str(tmp_path)) == 4
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
-def test_an_object_that_cannot_be_opened_is_not_sound_and_fails_nobody(tmp_path: Path, number: int) -> None:
+async def test_an_object_that_cannot_be_opened_is_not_sound_and_fails_nobody(tmp_path: Path, number: int) -> None:
     """Whoever opens the file asks this first, and goes on with the source."""
-
-    async def main() -> None:
-        disk = FullDisk(str(tmp_path))
-        async with healthy_staging(tmp_path, disk=disk) as staging:
-            await stage(staging, 1)
-            file = await staging.files.get(version_of(1, SIZE), b"f")
-            disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # only here
-            assert await staging.lender.is_sound(file)
-            disk.opens_fail_with = number
-            assert not await staging.lender.is_sound(file)
-
-    run(main)
+    disk = FullDisk(str(tmp_path))
+    async with healthy_staging(tmp_path, disk=disk) as staging:
+        await stage(staging, 1)
+        file = await staging.files.get(version_of(1, SIZE), b"f")
+        disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # only here
+        assert await staging.lender.is_sound(file)
+        disk.opens_fail_with = number
+        assert not await staging.lender.is_sound(file)

@@ -24,9 +24,8 @@ from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon import storage as storage_module
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage, open_storage
-from hfs.mountd.ledger import CacheRoot
+from hfs.mountd.ledger import CacheRoot, folder
 from hfs.mountd.ledger import ledger as ledger_module
-from hfs.mountd.ledger import locks as locks_module
 from hfs.mountd.namespace import Journal
 from hfs.mountd.wire.handover import Handover
 from tests.conftest import Logs
@@ -230,7 +229,7 @@ async def test_in_a_root_that_several_share_a_mount_goes_without_a_cache_whose_p
             os.chown(place, 4242, 4242, follow_symlinks=False)
 
     monkeypatch.setattr(CacheRoot, "take_over", taken)
-    monkeypatch.setattr(locks_module, "move_away", lambda *_arguments: None)
+    monkeypatch.setattr(folder, "move_away", lambda *_arguments: None)
     workers = Workers()
     async with workers.running(), opened(tmp_path, workers, asked=True, generation=0) as storage:
         assert storage.own_cache.absent is not None

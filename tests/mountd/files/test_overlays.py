@@ -13,7 +13,7 @@ import trio
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.files import ChangedNames, Overlays
 from hfs.mountd.kernel import XattrAnswers
-from tests.support.faults import healthy_staging, run, stage
+from tests.support.faults import healthy_staging, stage
 from tests.support.makers import ROOT
 
 SOON_S = 10.0
@@ -62,39 +62,32 @@ async def telling(folder: Path) -> AsyncIterator[Told]:
         nursery.cancel_scope.cancel()
 
 
-def test_a_disk_that_hangs_costs_a_look_up_a_second_and_no_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with telling(tmp_path) as told:
-            files = [await stage(told.staging, seed) for seed in (1, 2)]
-            assert await told.of(files[0]) == b""
-            is_well, read = trio.Event(), told.staging.context.threads.read
+async def test_a_disk_that_hangs_costs_a_look_up_a_second_and_no_more(tmp_path: Path) -> None:
+    async with telling(tmp_path) as told:
+        files = [await stage(told.staging, seed) for seed in (1, 2)]
+        assert await told.of(files[0]) == b""
+        is_well, read = trio.Event(), told.staging.context.threads.read
 
-            async def hangs(*call: Any) -> Any:
-                await is_well.wait()
-                return await read(*call)
+        async def hangs(*call: Any) -> Any:
+            await is_well.wait()
+            return await read(*call)
 
-            told.staging.context.threads.read = hangs  # type: ignore[method-assign]  # as a thread would
-            told.staging.context.disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # not in memory
-            begun_s, given_up = trio.current_time(), told.answers.given_up
-            for _ in range(3):
-                assert await told.of(files[1]) is None
-            assert 2.9 < trio.current_time() - begun_s < 3.1
-            assert told.answers.given_up > given_up + 1, "nor do those wait whom C answers"
-            is_well.set()
-            assert await told.of(files[1]) == b""
-
-    run(main)
+        told.staging.context.threads.read = hangs  # type: ignore[method-assign]  # as a thread would
+        told.staging.context.disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # not in memory
+        begun_s, given_up = trio.current_time(), told.answers.given_up
+        for _ in range(3):
+            assert await told.of(files[1]) is None
+        assert 2.9 < trio.current_time() - begun_s < 3.1
+        assert told.answers.given_up > given_up + 1, "nor do those wait whom C answers"
+        is_well.set()
+        assert await told.of(files[1]) == b""
 
 
-def test_nodes_that_have_lost_their_ids_meanwhile_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
+async def test_nodes_that_have_lost_their_ids_meanwhile_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
     """As those do that the kernel knows from before a crash, while an overlay asks for them."""
-
-    async def main() -> None:
-        async with telling(tmp_path) as told:
-            files = [await stage(told.staging, seed) for seed in (1, 2)]
-            places = [await told.of(file, "redirect") for file in files]
-            assert [await told.of(file, node_id=0) for file in files] == [b"", b""]
-            assert [await told.of(file, "redirect", 0) for file in files] == places
-            assert places[0] != places[1]
-
-    run(main)
+    async with telling(tmp_path) as told:
+        files = [await stage(told.staging, seed) for seed in (1, 2)]
+        places = [await told.of(file, "redirect") for file in files]
+        assert [await told.of(file, node_id=0) for file in files] == [b"", b""]
+        assert [await told.of(file, "redirect", 0) for file in files] == places
+        assert places[0] != places[1]

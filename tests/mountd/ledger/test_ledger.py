@@ -82,14 +82,6 @@ def test_room_is_taken_and_given_back(ledger: Ledger) -> None:
     second.close()
 
 
-def test_without_a_size_nothing_is_shared_out(ledger: Ledger) -> None:
-    registration = ledger.register(A, SOURCE, None)
-    taken = registration.take(700, 100)
-    assert (taken.size_bytes, ledger.size_bytes()) == (None, None)
-    assert granted(ledger) == {A: 700}
-    registration.close()
-
-
 def test_the_size_is_that_of_the_newest_that_gives_one(ledger: Ledger) -> None:
     first = ledger.register(A, SOURCE, SIZE)
     second = ledger.register(B, SOURCE, None)
@@ -181,12 +173,6 @@ def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> Non
     os.mkfifo(tmp_path / "ledger" / "size")
     assert ledger.listed() == []
     assert ledger.size_bytes() is None
-
-
-def test_a_record_of_somebody_else_is_not_one_of_ours(tmp_path: Path, ledger: Ledger) -> None:
-    ledger.register(A, SOURCE, SIZE).close()
-    (tmp_path / "ledger" / A).rename(tmp_path / "ledger" / "4242-a")
-    assert ledger.listed() == []
 
 
 def test_a_lock_that_is_not_let_go_is_told(tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
