@@ -21,8 +21,7 @@ from typing import Any
 from hfs.layouts.files import Path, check_samples
 from hfs.layouts.layout import Layout
 from hfs.training.hint_session import Hints
-from hfs.training.hinted_iterator import hinted_iterator
-from hfs.training.stand_in import StandIn, class_for, keep
+from hfs.training.hinted_iterator import StandIn, class_for, hinted_iterator, keep
 
 __all__ = ["Hinted", "Hints", "hinted", "hints_of"]
 

@@ -15,11 +15,9 @@ from hfs.cli.command import Command
 from hfs.cli.exit_codes import FAILED, PARTLY
 from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
-from hfs.codecs.accuracy import Accuracy
-from hfs.codecs.codec import WantedOutput
-from hfs.codecs.converting import Outcome, decode_file, encode_sample, in_processes
+from hfs.codecs.codec import WantedOutput, codecs
+from hfs.codecs.converting import Accuracy, Outcome, decode_file, encode_sample, in_processes
 from hfs.codecs.dataset import SUFFIX
-from hfs.codecs.registry import codecs
 from hfs.codecs.sources import Many, found
 from hfs.mountd.core.config.key import parse_size
 from hfs.mountd.core.errors import ConfigError

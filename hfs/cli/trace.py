@@ -30,7 +30,7 @@ from hfs.planning.simulating import (
     recommended,
     rows,
 )
-from hfs.policies.cache.evictions import DEFAULT
+from hfs.policies.cache.eviction import DEFAULT
 from hfs.policies.simulation.pieces import WAYS
 
 _EPOCHS = 3

@@ -1,15 +1,17 @@
 """What a codec is: a name, a version, and how an array becomes parts and parts an array.
 
-A new codec is one file of this package with a `CODEC`, and its name in `registry.py`. Its kernels lie in
-`policies.codecs`; here is what stands around them: layouts of channels, preprocessing, threads and devices.
+A new codec is one file of this package with a `CODEC`, and its name in `_MODULES` below. Its kernels lie
+in `policies.codecs`; here is what stands around them: layouts of channels, preprocessing, threads and devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -146,3 +148,37 @@ def to_device(array: Array, torch: Torch, device: Device) -> Tensor:
         return torch.bitwise_and(to_device(array.view(np.int16), torch, device).to(torch.int32), 0xFFFF)
     # torch warns of arrays that it could write to and must not.
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+
+
+_MODULES = ("cosmoflow", "deepcam", "plain")
+
+
+@cache
+def codecs() -> dict[str, Codec]:
+    """All codecs by name."""
+    found = [importlib.import_module(f"hfs.codecs.{name}").CODEC for name in _MODULES]
+    return {one.name: one for one in found}
+
+
+def find_codec(name: str, version: int = 0) -> Codec:
+    """The codec of this name, which can read this version. Raises CodecError."""
+    known = codecs()
+    if name not in known:
+        raise CodecError(f"codec {name!r} is not known; this version of hfs has {', '.join(known)}")
+    if version > known[name].version:
+        raise CodecError(
+            f"written by version {version} of the codec {name}, and this version of hfs reads up to "
+            f"{known[name].version}: install a newer hfs"
+        )
+    return known[name]
+
+
+def choose_codec(name: str, array: Array) -> Codec:
+    """The codec of this name; "auto": cosmoflow for integers, deepcam for floats. Raises CodecError."""
+    if name != "auto":
+        return find_codec(name)
+    if array.dtype.kind in "iu":
+        return find_codec("cosmoflow")
+    if array.dtype.kind == "f":
+        return find_codec("deepcam")
+    raise CodecError(f"there is no codec for values of {array.dtype}: integers or floats can be encoded")

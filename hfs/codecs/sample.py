@@ -13,8 +13,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hfs.codecs import registry
-from hfs.codecs.codec import Array, Buffer, CodecError, Decoded, Device, SampleEntry, Torch, WantedOutput, to_device
+from hfs.codecs.codec import (
+    Array,
+    Buffer,
+    CodecError,
+    Decoded,
+    Device,
+    SampleEntry,
+    Torch,
+    WantedOutput,
+    choose_codec,
+    find_codec,
+    to_device,
+)
 from hfs.codecs.container import pack, unpack
 from hfs.policies.codecs import Unencodable
 
@@ -55,7 +66,7 @@ def encode(
 
 def encode_entry(name: str, array: Array, codec: str, options: Mapping[str, Any]) -> SampleEntry:
     """One array. Raises CodecError."""
-    chosen = registry.choose(codec, array)
+    chosen = choose_codec(codec, array)
     given = {key: value for key, value in options.items() if value is not None}
     try:
         parameters, parts = chosen.encode(array, given)
@@ -124,7 +135,7 @@ def check_size(entries: Sequence[SampleEntry], wanted: WantedOutput) -> None:
 
 def decode_entry(entry: SampleEntry, wanted: WantedOutput, device: Device = None) -> Decoded:
     """One array. Raises CodecError."""
-    codec = registry.find(entry.codec, entry.version)
+    codec = find_codec(entry.codec, entry.version)
     torch, place = (None, None) if device is None else _usable(device)
     try:
         if place is None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hfs.policies.cache.evictions import POLICIES
+from hfs.policies.cache.eviction import POLICIES
 
 _ROOT = Path(__file__).parents[2]
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z]+ )([\w.]+): (.*)", re.DOTALL)

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hfs.layouts.format import DATASET, Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile, opened
+from hfs.layouts.registry import DATASET, Format
 from hfs.layouts.shards import Shard, layout_of
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.layouts import lmdb_pages as pages
-from hfs.layouts.format import KEYS, Format, Option
 from hfs.layouts.keys import hashed
 from hfs.layouts.layout import Layout
 from hfs.layouts.lmdb_pages import Database, Environment, PageNodes
 from hfs.layouts.reading import SourceFile, opened
+from hfs.layouts.registry import KEYS, Format, Option
 from hfs.layouts.shards import Shard, layout_of
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hfs.layouts.format import DATASET, Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
+from hfs.layouts.registry import DATASET, Format
 from hfs.layouts.shards import Shard, layout_of, shards_of
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError

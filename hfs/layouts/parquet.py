@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
+from hfs.layouts.registry import Format
 from hfs.layouts.shards import Shard, layout_of, shards_of
 from hfs.mountd.wire.layout import LayoutError
 

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hfs.layouts.format import KEYS, Format, Option
 from hfs.layouts.keys import hashed
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import FileWindow, SourceFile
+from hfs.layouts.registry import KEYS, Format, Option
 from hfs.layouts.shards import Shard, layout_of, shards_of
 from hfs.mountd.wire.layout import LayoutError
 

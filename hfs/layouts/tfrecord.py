@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hfs.layouts.format import Format
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
+from hfs.layouts.registry import Format
 from hfs.layouts.shards import Shard, layout_of, shards_of
 from hfs.mountd.wire.layout import LayoutError
 

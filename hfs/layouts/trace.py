@@ -1,6 +1,6 @@
 """A trace: what `hfs-hint record` has kept of the reads of a mount, as a layout whose samples are the reads.
 
-Besides what any layout has, its file (`layout_file.py`) says when which thread read, and how readers have waited for
+Besides what any layout has, its file says when which thread read, and how readers have waited for
 the source meanwhile. Releases before this one read it as a layout, and traces that they have made have none of it:
 
     read_times    int64    microseconds of each read since the first, never less than that of the read before
@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from hfs.layouts import layout_file
 from hfs.layouts.files import versions
-from hfs.layouts.layout import Layout
+from hfs.layouts.layout import Layout, packed, spread
 from hfs.mountd.wire.layout import Integers, LayoutError
 
 _Ints = npt.NDArray[np.int64]
@@ -79,8 +78,8 @@ class Trace(Layout):
         arrays = super()._arrays()
         if self.times_us is not None and self.threads is not None and self.source_waits is not None:
             arrays |= {
-                "read_times": layout_file.packed(self.times_us),
-                "read_threads": layout_file.packed(self.threads),
+                "read_times": packed(self.times_us),
+                "read_threads": packed(self.threads),
                 "source_waits": np.array(self.source_waits),
             }
         return arrays
@@ -94,8 +93,7 @@ class Trace(Layout):
         if len(waits) != len(SourceWaits._fields) or min(waits) < 0:
             raise LayoutError("it has not two figures of waits")
         times_us, threads = (
-            layout_file.spread(read[name], trace.samples, trace.samples).astype(np.int64)
-            for name in ("read_times", "read_threads")
+            spread(read[name], trace.samples, trace.samples).astype(np.int64) for name in ("read_times", "read_threads")
         )
         return trace.with_reads(times_us, threads, SourceWaits(*map(int, waits)))
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hfs.layouts.files import relative_names
-from hfs.layouts.format import Format, Option
 from hfs.layouts.layout import Layout
+from hfs.layouts.registry import Format, Option
 from hfs.mountd.wire.layout import LayoutError
 
 

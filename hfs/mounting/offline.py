@@ -28,7 +28,7 @@ from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError, MountError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import CacheRoot, Hold, Listed, caches_below, has_ledger
 from hfs.mountd.wire.protocol import Progress, Result, Rows, Touches
-from hfs.policies.cache.evictions import Lru
+from hfs.policies.cache.eviction import Lru
 
 News = Callable[[Progress | Rows], None]
 _Figures = TypeVar("_Figures", Progress, Result)

@@ -9,8 +9,7 @@ MPI-3 shared memory. What is read, with explicit reads from a layout, is LMDBIO'
     batch          Batch: one rank's view of one batch
     reader         the root's thread: draws the order, reads ahead into the window, publishes
     samples        where the bytes come from: a layout, or a function of the user's
-    window         what lies where in the shared memory; waiting for each other; who has died
-    semaphores     POSIX semaphores in shared memory
+    window         what lies where in the shared memory; waiting for each other, by POSIX semaphores; who has died
 
 Imports no MPI until a NodeBatches is made: importing mpi4py.MPI makes a process an MPI process.
 """

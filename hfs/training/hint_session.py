@@ -24,10 +24,9 @@ from hfs.mountd.wire.hints import Waited, encode_layout_pieces, new_layout_diges
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mountd.wire.protocol import Join
 from hfs.mounting import mountinfo
-from hfs.training import sampler_order as orders
 from hfs.training.hint_connection import JOIN_S, HintConnection, Steps
+from hfs.training.known_orders import IndexOf, Indices, NotIndices, rank_of
 from hfs.training.launcher import job_name, process_token, rank_and_world
-from hfs.training.sampler_order import IndexOf, Indices
 
 log = logging.getLogger("hfs.hint")
 
@@ -197,7 +196,7 @@ class Hints:
         pieces: list[bytes] = []
         if not self._digest:
             pieces = yield from self._encoded(root)
-        rank, world = self._learner or orders.rank_of(sampler) or rank_and_world()
+        rank, world = self._learner or rank_of(sampler) or rank_and_world()
         join = Join(
             layout=self._digest,
             name=self._name,
@@ -317,7 +316,7 @@ class Lease:
     def _check(self, first: int, indices: Indices) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= self.samples):
             at = int(np.argmax((indices < 0) | (indices >= self.samples)))
-            raise orders.NotIndices(
+            raise NotIndices(
                 f"the sampler gives out {indices[at]} at position {first + at}, and there are {self.samples} samples"
             )
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from hfs.training.hint_connection import Steps
 from hfs.training.hint_session import Lease
-from hfs.training.known_orders import Pieces, following
-from hfs.training.sampler_order import NO_INDICES, IndexOf, Indices, as_array, indices_of
+from hfs.training.known_orders import NO_INDICES, IndexOf, Indices, Pieces, as_array, following, indices_of
 
 AT_S = 0.05
 """Between two messages of progress: twenty a second tell the daemon the rate, and cost the job nothing."""

@@ -53,7 +53,7 @@ from hfs.mountd.cache.writer import StagedWriter
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.config import VerifyWanted
 from hfs.policies.cache.admission import BLOCK_BYTES
-from hfs.policies.cache.evictions import DEFAULT, POLICIES
+from hfs.policies.cache.eviction import DEFAULT, POLICIES
 
 _IN_FLIGHT_BYTES = 64 << 20
 """Eight chunks wait for the disk: enough that it never waits for the source, little beside the buffers of the

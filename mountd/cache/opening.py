@@ -43,7 +43,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.ledger import CacheRoot
 from hfs.policies.cache.admission import BLOCK_BYTES
-from hfs.policies.cache.evictions import Lru
+from hfs.policies.cache.eviction import Lru
 
 log = logging.getLogger(__name__)
 

@@ -3,14 +3,11 @@
 A hint can only make reads faster: whatever is wrong with it is an answer to its sender and a counter.
 """
 
-from hfs.mountd.hints.followed_plans import FollowedPlans
-from hfs.mountd.hints.hints import HintFollower
+from hfs.mountd.hints.followed_plans import FollowedPlans, PlanChanges
+from hfs.mountd.hints.hints import HintFollower, ReadableFiles
 from hfs.mountd.hints.learners import Learners
 from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer, ReadWays
-from hfs.mountd.hints.plan_changes import PlanChanges
-from hfs.mountd.hints.planned_chunks import PlannedChunks
-from hfs.mountd.hints.planned_files import PlannedFiles
-from hfs.mountd.hints.readable_files import ReadableFiles
+from hfs.mountd.hints.planned_units import PlannedChunks, PlannedFiles
 from hfs.mountd.hints.space_reservation import SpaceReservation
 
 __all__ = [

@@ -18,8 +18,8 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.version import Version
 from hfs.mountd.hints.unit_layout import UnitLayout
 from hfs.mountd.namespace import Node
-from hfs.policies.prefetch.sweep import Sweep
 from hfs.policies.schedule.epoch_progress import GUARD_SAMPLES
+from hfs.policies.schedule.fetch_order import Sweep
 from hfs.policies.schedule.schedule import Schedule
 from hfs.policies.schedule.uses import HERE
 
@@ -89,7 +89,10 @@ class EpochPlan:
         """Units that a worker has taken and not staged yet."""
         self.overtaken: set[bytes] = set()
         """The paths of those whole files that a reader opens meanwhile, and has fetched: once is enough."""
-        self.files = FoundFiles()
+        self.units_of: dict[Node, int] = {}
+        """Which unit a node is, of the whole files that were found in the namespace: the one found last. A layout finds
+        a unit by its path in microseconds; an open of a small file has not so long. And of a file that is listed twice
+        only the one who has looked it up knows which of the two was meant."""
         self.ready: set[int] = set()
         """Whole files that were fetched without a node: the data plane answers who opens them."""
         self.is_fetched_apart = False
@@ -205,26 +208,3 @@ class EpochPlan:
 def plan_bytes(layout: UnitLayout) -> int:
     """What a plan of this layout takes, about, without the orders."""
     return layout.memory_bytes + _BYTES_A_UNIT * layout.units
-
-
-class FoundFiles:
-    """Which unit a node is, of the whole files that were found in the namespace.
-
-    A layout finds a unit by its path in microseconds; an open of a small file has not so long. And of a file that is
-    listed twice only the one who has looked it up knows which of the two was meant.
-    """
-
-    def __init__(self) -> None:
-        self._units: dict[Node, int] = {}
-
-    def found(self, unit: int, node: Node) -> None:
-        """The file of `unit` is this node."""
-        self._units[node] = unit
-
-    def unit(self, node: Node) -> int | None:
-        """The unit that was found last to be this node."""
-        return self._units.get(node)
-
-    def forget(self, node: Node) -> None:
-        """Nobody knows `node` any more."""
-        self._units.pop(node, None)

@@ -121,7 +121,7 @@ class PageCacheWarmer:
             node = nodes.get(unit)
             if node is None or node.version is None:
                 continue  # its reader meets it
-            plan.files.found(unit, node)
+            plan.units_of[node] = unit
             budget_bytes -= node.version.size
             file = self._cache.files.get_nowait(node.version)
             is_read_there = not by_overlays and (node.pushed or node.opens)

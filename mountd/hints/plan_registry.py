@@ -3,15 +3,21 @@
 Users whose rights at the source differ have plans of their own, also of the same layout: nobody learns from what others
 have said.
 
+Also counts how much memory hints take in all: layouts, orders, and what has come of them so far. More is refused. One
+user who is neither root nor the owner of the mount has half of it at most, and all of these together three quarters, so
+that there is room for others, and for root whatever they do.
+
 Knows which plan names a large file, once a chunk of it was wanted. Asked by the cache before it evicts, by readers, and
 by what fetches. Event loop only; what takes longer is done in a thread.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+import contextlib
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import trio
@@ -21,7 +27,6 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.slices import Slices
 from hfs.mountd.core.version import Version
 from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
-from hfs.mountd.hints.hint_memory import HintMemory
 from hfs.mountd.hints.unit_layout import UnitLayout, layout_bytes
 from hfs.mountd.namespace import Node
 from hfs.mountd.wire.hints import decode_layout, layout_digest
@@ -29,6 +34,70 @@ from hfs.mountd.wire.layout import LayoutError, SampleExtents
 
 _KEPT_PLANS = 4
 """Layouts without learners that are remembered: training and validation of the last two jobs."""
+
+
+_MAX_MEMORY_BYTES = 2 << 30
+"""Layouts and orders together: eight million files of fifty bytes and eight learners that read an eighth of them each,
+in this epoch and the next, take 1.5 GB."""
+
+
+class _Holder(Protocol):
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes now."""
+
+    @property
+    def reader(self) -> Credentials | None:
+        """Of which user it is; None: of root or the owner."""
+
+
+@dataclass(eq=False, frozen=True)
+class _Reserved:
+    memory_bytes: int
+    reader: Credentials | None
+
+
+class HintMemory:
+    """The plans and sessions that hold memory, and how much more of it they may."""
+
+    def __init__(self) -> None:
+        self._holders: set[_Holder] = set()
+
+    def add(self, holder: _Holder) -> None:
+        """From now on what it takes is counted."""
+        self._holders.add(holder)
+
+    def remove(self, holder: _Holder) -> None:
+        """It has gone."""
+        self._holders.remove(holder)
+
+    @contextlib.contextmanager
+    def reserved(self, more_bytes: int, reader: Credentials | None) -> Iterator[None]:
+        """So much more of `reader` is taken while the block runs. Raises LayoutError as `check_room`."""
+        self.check_room(more_bytes, reader)
+        reserved = _Reserved(more_bytes, reader)
+        self.add(reserved)
+        try:
+            yield
+        finally:
+            self.remove(reserved)
+
+    def check_room(self, more_bytes: int, reader: Credentials | None) -> None:
+        """Raise LayoutError if so much more of `reader` would be more than is kept of hints in all, or of one user."""
+        _check(sum(holder.memory_bytes for holder in self._holders) + more_bytes, _MAX_MEMORY_BYTES, "")
+        if reader is None:
+            return
+        of_user: Counter[int] = Counter()
+        for holder in self._holders:
+            if holder.reader is not None:
+                of_user[holder.reader.uid] += holder.memory_bytes
+        _check(of_user[reader.uid] + more_bytes, _MAX_MEMORY_BYTES // 2, " of one user")
+        _check(of_user.total() + more_bytes, _MAX_MEMORY_BYTES * 3 // 4, " of users who do not own the mount")
+
+
+def _check(wanted_bytes: int, most_bytes: int, of: str) -> None:
+    if wanted_bytes > most_bytes:
+        raise LayoutError(f"hints of {wanted_bytes} bytes are more than the {most_bytes} that are kept{of}")
 
 
 class PlanRegistry:
@@ -133,7 +202,7 @@ class PlanRegistry:
     def forget(self, node: Node) -> None:
         """Nobody knows `node` any more."""
         for plan in self._plans.values():
-            plan.files.forget(node)
+            plan.units_of.pop(node, None)
 
     async def planned(self, numbers: Sequence[int]) -> set[int]:
         """Those of the staged objects that an order names: they go when it says so."""

@@ -8,9 +8,8 @@ from hfs.mountd.peers.answering import Bytes
 from hfs.mountd.peers.asking import PeerAnswer
 from hfs.mountd.peers.cluster_view import ClusterView
 from hfs.mountd.peers.job import JobPeers
-from hfs.mountd.peers.joining import JobLimits
+from hfs.mountd.peers.joining import JobLimits, OwnerTable
 from hfs.mountd.peers.opening import Joining, Membership, end_mpi, open_joining
-from hfs.mountd.peers.owner_table import OwnerTable
 
 __all__ = [
     "Bytes",

@@ -19,8 +19,7 @@ from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
-from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, encode
-from hfs.mountd.peers.transport import Transport
+from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, Transport, encode
 from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)

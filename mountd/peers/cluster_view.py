@@ -11,10 +11,9 @@ from typing import Protocol
 import trio
 import xxhash
 
-from hfs.mountd.peers.messages import Figures, Question, encode
-from hfs.mountd.peers.owner_table import OwnerTable
-from hfs.mountd.peers.silent import SilentPeers
-from hfs.mountd.peers.transport import Transport
+from hfs.mountd.peers.asking import SilentPeers
+from hfs.mountd.peers.joining import OwnerTable
+from hfs.mountd.peers.messages import Figures, Question, Transport, encode
 
 _FIGURES_S = 5.0
 """A node answers from memory, whatever it waits for itself."""

@@ -18,9 +18,9 @@ from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
 from hfs.mountd.peers.answering import Answering, ByteAllowance, ChunkAnswers
-from hfs.mountd.peers.asking import PeerAnswer, PeerAsking
+from hfs.mountd.peers.asking import PeerAnswer, PeerAsking, SilentPeers
 from hfs.mountd.peers.cluster_view import JobView
-from hfs.mountd.peers.joining import Agreed, JobLimits
+from hfs.mountd.peers.joining import Agreed, JobLimits, OwnerTable
 from hfs.mountd.peers.messages import (
     ChunkRequest,
     Figures,
@@ -31,13 +31,11 @@ from hfs.mountd.peers.messages import (
     SlotGranted,
     SlotPending,
     SlotRequest,
+    Transport,
     decode,
     encode,
 )
-from hfs.mountd.peers.owner_table import OwnerTable
 from hfs.mountd.peers.read_slots import ReadSlots
-from hfs.mountd.peers.silent import SilentPeers
-from hfs.mountd.peers.transport import Transport
 from hfs.policies.cluster.placement import NOBODY
 from hfs.policies.geometry import Extent
 

@@ -1,4 +1,5 @@
-"""What the daemons of a job say to each other: small messages, and one `NodeInfo` each when they join.
+"""What the daemons of a job say to each other: small messages, and one `NodeInfo` each when they join; and what they
+need of a network for that: small messages in order, and bytes under a tag.
 
     asks                                     answers
       ChunkRequest(request, path, extent) ------->
@@ -15,13 +16,55 @@ checksum; whoever gets one that means nothing drops it and counts it. Knows noth
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 import msgspec
 import xxhash
 
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.version import Version
+
+
+class Listener(Protocol):
+    """Who hears the other nodes. On the event loop; never waits."""
+
+    def received(self, sender: int, data: bytes) -> None:
+        """A small message has come."""
+
+    def lost(self, node: int) -> None:
+        """A node has left or failed, and will never answer again."""
+
+
+class Transport(Protocol):
+    """A network between this node and `count` - 1 others: `peers.mpi`, and in tests a fake in virtual time.
+
+    Event loop only; no method waits, every callback comes on the loop.
+    """
+
+    number: int
+    """Of this node, in [0, count)."""
+    count: int
+    last_tag: int
+    """Tags are in [1, last_tag]."""
+
+    def listen(self, listener: Listener) -> None:
+        """From now on this one hears what comes, and before that what has come already. Called once."""
+
+    def leave_nowait(self) -> None:
+        """Tell all others that this node goes: they hear that it is lost."""
+
+    def send_nowait(self, to: int, message: bytes) -> None:
+        """Send a small message. To a node that has gone it is lost without a word."""
+
+    def give_nowait(self, to: int, tag: int, data: memoryview, done: Callable[[], None]) -> None:
+        """Send bytes; they are read until `done`, which for a node that hangs may never be called."""
+
+    def take_nowait(self, giver: int, tag: int, into: memoryview, done: Callable[[bool], None]) -> None:
+        """Receive all of `into`; it may be written to until `done`, which says whether it is whole.
+
+        For a node that hangs or has gone `done` may never be called, and `into` is never free.
+        """
 
 
 class MessageError(HfsError):

@@ -4,7 +4,7 @@ A blocking receive spins a core, so the thread polls: every 0.2 ms while somethi
 intervals when nothing is. Orders of the event loop wake it at once; what comes from other nodes waits for the next
 poll. Large messages are received straight into the buffer that they are wanted in, and sent from where they lie.
 
-Implements `peers.transport.Transport`. The only file of the daemon that imports mpi4py. Calls
+Implements `peers.messages.Transport`. The only file of the daemon that imports mpi4py. Calls
 back on the event loop only. Errors of MPI are returned: a lost node is no error here, it is told of.
 """
 
@@ -25,7 +25,7 @@ import trio
 
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.errors import ConfigError, MountError
-from hfs.mountd.peers.transport import Listener
+from hfs.mountd.peers.messages import Listener
 
 if TYPE_CHECKING:
     from mpi4py import MPI

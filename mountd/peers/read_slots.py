@@ -22,9 +22,8 @@ import trio
 
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, encode
-from hfs.mountd.peers.silent import SilentPeers
-from hfs.mountd.peers.transport import Transport
+from hfs.mountd.peers.asking import SilentPeers
+from hfs.mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, Transport, encode
 from hfs.policies.cluster.placement import NOBODY
 from hfs.policies.cluster.stagger import Place, Stagger
 

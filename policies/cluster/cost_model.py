@@ -16,8 +16,6 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.policies.cluster.balance import shares
-
 Way = Literal["direct", "node_cache", "distributed", "locality"]
 WAYS: tuple[Way, ...] = get_args(Way)
 """Of loading: everything from the shared storage; what its own cache has not from the storage; what its own cache has
@@ -148,14 +146,13 @@ def imbalance(nodes: int, local_batch: int, steps: int, seed: int, epoch_batches
     if nodes < 1 or local_batch < 1:
         raise ValueError(f"{nodes} nodes with batches of {local_batch}")
     batch = nodes * local_batch
-    wanted = np.array(shares(batch, [1] * nodes))
     rng = np.random.default_rng(seed)
     moved: list[float] = []
     while len(moved) < steps:
         owners = rng.permutation(np.repeat(np.arange(nodes, dtype=np.int32), local_batch * epoch_batches))
         for start in range(0, len(owners), batch):
             have = np.bincount(owners[start : start + batch], minlength=nodes)
-            moved.append(float(np.maximum(wanted - have, 0).sum()) / batch)
+            moved.append(float(np.maximum(local_batch - have, 0).sum()) / batch)
     return np.array(moved[:steps])
 
 

@@ -22,8 +22,6 @@ import numpy as np
 import numpy.ma  # used by np.unique, which imports it at its first call: the first hint would wait 20 to 40 ms
 from numpy.typing import NDArray
 
-from hfs.policies.prefetch.sweep import Sweep
-from hfs.policies.schedule.accounts import STEP_UNITS
 from hfs.policies.schedule.epoch_progress import (
     GUARD_SAMPLES,
     UNKNOWN_RATE,
@@ -32,8 +30,8 @@ from hfs.policies.schedule.epoch_progress import (
     judge_some,
     learner_rates,
 )
-from hfs.policies.schedule.fetch_order import FetchOrder
-from hfs.policies.schedule.unit_table import UnitTable
+from hfs.policies.schedule.fetch_order import FetchOrder, Sweep
+from hfs.policies.schedule.unit_table import STEP_UNITS, UnitTable
 from hfs.policies.schedule.uses import FAILED, Indices, Uses, made
 
 _SEEN_AHEAD_SAMPLES = 8192

@@ -11,13 +11,12 @@ import heapq
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cluster.placement import Nodes, choose, owners
 from hfs.policies.iomode import SMALL_BYTES
-from hfs.policies.simulation.ahead import Neighbours, Orders
-from hfs.policies.simulation.cache import SimulatedCache
+from hfs.policies.simulation.node import Neighbours, Orders, SimulatedCache
 from hfs.policies.simulation.pieces import HINTED, Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
 
 _BEGIN_S = 10 * 24 * 3600.0
@@ -52,6 +51,7 @@ class _Job:
 
     def __init__(self, pieces: Pieces, mount: SimulatedMount, rates: Rates) -> None:
         self.pieces, self.mount, self._rates = pieces, mount, rates
+        self.sizes: list[int] = pieces.sizes.tolist()
         self._source = _Link(rates.latency_s, rates.source_rate)
         self._peers = _Link(rates.peer_s, rates.peer_rate)
         self._events: list[tuple[float, int, int, int]] = []
@@ -61,26 +61,21 @@ class _Job:
         if mount.nodes > 1:
             nodes = Nodes(tuple(range(1, mount.nodes + 1)), (1.0,) * mount.nodes)
             self._owners = owners(nodes.table(), pieces.keys).tolist()
-            self._replicates = choose(int(pieces.sizes.sum()), [mount.cache_bytes] * mount.nodes) == "replicate"
+            self._replicates = choose(sum(self.sizes), [mount.cache_bytes] * mount.nodes) == "replicate"
         self._nodes = [_Node(self, number) for number in range(mount.nodes)]
-        self._source_reads = self._source_bytes = self._peer_bytes = 0
 
     def run(self, epochs: Sequence[Epoch]) -> list[EpochOutcome]:
         """One after the other."""
         now_s, found = _BEGIN_S, []
-        for number, epoch in enumerate(epochs):
-            following = epochs[number + 1] if number + 1 < len(epochs) else None
-            self._source_reads = self._source_bytes = self._peer_bytes = 0
+        for epoch, following in zip(epochs, [*epochs[1:], None], strict=True):
+            for link in (self._source, self._peers):
+                link.fetches = link.bytes = 0
             end_s = self._epoch(epoch, following, now_s)
+            staged_bytes = sum(self.sizes[piece] for node in self._nodes for piece in node.cache.staged)
             found.append(
                 EpochOutcome(
-                    seconds=end_s - now_s,
-                    reads=len(epoch.pieces),
-                    read_bytes=int(epoch.sizes.sum()),
-                    source_reads=self._source_reads,
-                    source_bytes=self._source_bytes,
-                    peer_bytes=self._peer_bytes,
-                    staged_bytes=sum(node.cache.staged_bytes for node in self._nodes),
+                    *(end_s - now_s, len(epoch.pieces), int(epoch.sizes.sum())),
+                    *(self._source.fetches, self._source.bytes, self._peers.bytes, staged_bytes),
                 )
             )
             now_s = end_s
@@ -90,7 +85,7 @@ class _Job:
         """When its last read has ended."""
         reads, sizes, nodes = epoch.pieces.tolist(), epoch.sizes.tolist(), self.mount.nodes
         left = [iter(range(number, len(reads), nodes)) for number in range(nodes)]
-        for node, number in zip(self._nodes, range(nodes), strict=True):
+        for number, node in enumerate(self._nodes):
             node.begin(epoch.part(number, nodes), following and following.part(number, nodes), now_s)
             for _ in range(self.mount.readers):
                 self._later(now_s, number, _READER)
@@ -118,13 +113,10 @@ class _Job:
         """Begin to fetch for a node, by the owner from the source, by others from the owner; when it will have come,
         which the node is told then."""
         owner = node if self._owners is None else self._owners[piece]
-        if owner != node:
-            self._peer_bytes += size_bytes
-            end_s = self._peers.done_s(self._nodes[owner].have(piece, now_s), size_bytes)
-        else:
-            self._source_reads += 1
-            self._source_bytes += size_bytes
+        if owner == node:
             end_s = self._source.done_s(now_s, size_bytes)
+        else:
+            end_s = self._peers.done_s(self._nodes[owner].have(piece, now_s), size_bytes)
         self._later(end_s, node, piece)
         return end_s
 
@@ -133,14 +125,23 @@ class _Job:
         return self._replicates or self._owners is None or self._owners[piece] == node
 
 
+@dataclass(slots=True)
+class _Fetch:
+    """What is on its way to a node."""
+
+    end_s: float
+    is_ahead: bool
+    """It was begun before its reader came."""
+    is_awaited: bool = False
+
+
 class _Node:
     """Its readers' reads, its cache, what is on its way, and what it fetches ahead."""
 
     def __init__(self, job: _Job, number: int) -> None:
         pieces, mount = job.pieces, job.mount
-        self._job, self._number, self._mount = job, number, mount
-        self._sizes: list[int] = pieces.sizes.tolist()
-        self.cache = SimulatedCache(mount.cache_bytes, mount.eviction, pieces, mount.part)
+        self._job, self._number, self._mount, self._sizes = job, number, mount, job.sizes
+        self.cache = SimulatedCache(mount.cache_bytes, mount.eviction, job.sizes, mount.part)
         self._is_hinted = mount.way == HINTED
         self._ahead = Orders(pieces, mount, self.cache) if self._is_hinted else Neighbours(pieces, mount)
         self._held: OrderedDict[int, int] = OrderedDict()
@@ -148,92 +149,74 @@ class _Node:
         self._held_bytes = 0
         self._memory_bytes = math.inf if self._is_hinted else mount.buffer_bytes // 4
         self._largest_bytes = min(SMALL_BYTES, int(pieces.sizes.max(where=pieces.directories >= 0, initial=1)))
-        self._coming: dict[int, float] = {}
-        """When it comes."""
-        self._fetched_ahead: set[int] = set()
-        """Of those: what was begun before its reader came."""
-        self._awaited: set[int] = set()
+        self._coming: dict[int, _Fetch] = {}
+        self._coming_ahead = 0
         self._was_staged: set[int] = set()
         """What the data plane takes for here when it is asked for ahead: it learns of evictions from readers only."""
-        self._known: set[int] = set()
-        """What was opened since the kernel forgot it last."""
         self._looked_s: dict[int, float] = {}
         """When the source was asked last what a file is."""
 
     def begin(self, epoch: Epoch, following: Epoch | None, now_s: float) -> None:
-        """An epoch begins. Of data larger than memory the kernel has forgotten what it knew."""
-        self._known.clear()
+        """An epoch begins."""
         self._ahead.begin(epoch, following, now_s)
         self._fetch_ahead(now_s)
 
-    def _has(self, piece: int) -> bool:
-        return piece in self.cache or piece in self._held
-
-    def have(self, piece: int, now_s: float) -> float:
-        """Have it here for another node, which is told when."""
-        if self._has(piece):
+    def have(self, piece: int, now_s: float, size_bytes: int | None = None) -> float:
+        """Have it here for a reader, or for another node: when it is, which that one is told."""
+        if piece in self.cache.staged or piece in self._held:
             return now_s
         if piece not in self._coming:
-            self._begin(piece, self._sizes[piece], now_s)
-        self._awaited.add(piece)
-        return self._coming[piece]
+            self._begin(piece, size_bytes or self._sizes[piece], now_s)
+        self._coming[piece].is_awaited = True
+        return self._coming[piece].end_s
 
     def read(self, piece: int, size_bytes: int, now_s: float) -> tuple[float, bool]:
         """A reader comes to a piece: when its bytes are there, and whether a look at the source was due besides."""
+        here = piece in self.cache.staged or piece in self._held
+        self._ahead.opened(piece, now_s, staged=here)
+        ready_s = self.have(piece, now_s, None if self.cache.has_room(self._sizes[piece]) else size_bytes)
         looked_s = self._looked_s.get(piece)
-        here = self._has(piece)
-        self._ahead.opened(piece, now_s, staged=here or piece in self._known)
-        self._known.add(piece)
-        ready_s, is_due = now_s, False
-        if here:
-            is_due = looked_s is not None and now_s > looked_s + self._mount.ttl_s
-            self.cache.opened(piece, now_s)
-            self._release(piece)
-        else:
-            if piece not in self._coming:
-                can_stay = self.cache.has_room(self._sizes[piece])
-                self._begin(piece, self._sizes[piece] if can_stay else size_bytes, now_s)
-            self._awaited.add(piece)
-            ready_s = self._coming[piece]
+        is_due = here and looked_s is not None and now_s > looked_s + self._mount.ttl_s
         if is_due or looked_s is None or not here:
             self._looked_s[piece] = ready_s
+        if here:
+            self.cache.opened(piece, now_s)
+            self._release(piece)
         self._fetch_ahead(now_s)
         return ready_s, is_due
 
-    def _begin(self, piece: int, size_bytes: int, now_s: float) -> None:
-        self._coming[piece] = self._job.fetch(self._number, piece, size_bytes, now_s)
+    def _begin(self, piece: int, size_bytes: int, now_s: float, *, is_ahead: bool = False) -> None:
+        self._coming_ahead += is_ahead
+        self._coming[piece] = _Fetch(self._job.fetch(self._number, piece, size_bytes, now_s), is_ahead)
 
     def arrived(self, piece: int, now_s: float) -> None:
         """A fetch has ended."""
-        del self._coming[piece]
-        is_awaited = piece in self._awaited
-        self._awaited.discard(piece)
-        is_to_stay = self._job.stages(self._number, piece)
-        if piece in self._fetched_ahead:
-            self._fetched_ahead.discard(piece)
-            is_to_stay &= self._ahead.came(piece, now_s)
+        fetch = self._coming.pop(piece)
+        stays = self._job.stages(self._number, piece)
+        if fetch.is_ahead:
+            self._coming_ahead -= 1
+            stays &= self._ahead.came(piece, now_s)
             self._looked_s.setdefault(piece, now_s)
-        is_staged = is_to_stay and self.cache.stage(piece, now_s)
-        if is_staged and not self._is_hinted:
+        if stays and self.cache.stage(piece, now_s):
             self._was_staged.add(piece)
-        elif not is_staged and not is_awaited:
+        elif not fetch.is_awaited:
             self._hold(piece)
         self._fetch_ahead(now_s)
 
     def _fetch_ahead(self, now_s: float) -> None:
         """Begin what is worth fetching now. Small files for which the cache has no room wait in memory."""
-        while len(self._fetched_ahead) < self._mount.fetches_ahead:
+        while self._coming_ahead < self._mount.fetches_ahead:
             places = self.cache.granted_bytes / blocks_bytes(self._largest_bytes)
             if not self.cache.has_room(self._largest_bytes):
                 places = (self._memory_bytes / 2 - self._held_bytes) / SMALL_BYTES
             piece = self._ahead.next(int(min(places, _QUEUED)) - len(self._coming), now_s)
             if piece is None:
                 return
-            if self._has(piece) or piece in self._coming or piece in self._was_staged:
+            is_here = piece in self.cache.staged or (piece in self._was_staged and not self._is_hinted)
+            if is_here or piece in self._held or piece in self._coming:
                 self._ahead.not_needed(piece)
-                continue
-            self._fetched_ahead.add(piece)
-            self._begin(piece, self._sizes[piece], now_s)
+            else:
+                self._begin(piece, self._sizes[piece], now_s, is_ahead=True)
 
     def _hold(self, piece: int) -> None:
         self._held[piece] = self._sizes[piece]
@@ -247,7 +230,7 @@ class _Node:
         size_bytes = self._held.pop(piece, None)
         if size_bytes is not None:
             self._held_bytes -= size_bytes
-            if piece not in self.cache:
+            if piece not in self.cache.staged:
                 self._ahead.forgotten([piece])
 
 
@@ -263,11 +246,13 @@ class _Link:
         self._latency_s = latency_s
         self._rate = rate
         self._free_s = 0.0
-        self._fetches = 0
+        self._place = 0.0
+        self.fetches = self.bytes = 0
 
     def done_s(self, now_s: float, size_bytes: int) -> float:
         """When a fetch that begins now has ended."""
-        self._fetches += 1
-        latency_s = self._latency_s * (1 + _SPREAD * (self._fetches * _GOLDEN % 1 - 0.5))
+        self.fetches += 1
+        self.bytes += size_bytes
+        self._place = (self._place + _GOLDEN) % 1
         self._free_s = max(now_s, self._free_s) + size_bytes / self._rate
-        return self._free_s + latency_s
+        return self._free_s + self._latency_s * (1 + _SPREAD * (self._place - 0.5))

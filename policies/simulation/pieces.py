@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.policies.cache.evictions import DEFAULT, POLICIES
+from hfs.policies.cache.eviction import DEFAULT, POLICIES
 
 HINTED = "hinted"
 WAYS = (*POLICIES, HINTED)

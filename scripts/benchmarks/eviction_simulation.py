@@ -17,8 +17,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from hfs.policies.cache.eviction import Entry, victims
-from hfs.policies.cache.evictions import POLICIES
+from hfs.policies.cache.eviction import POLICIES, Entry, victims
 from hfs.policies.schedule.schedule import Schedule
 from scripts.benchmarks.async_io_belady_bound import next_uses
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hfs.policies.cache.evictions import DEFAULT
+from hfs.policies.cache.eviction import DEFAULT
 from hfs.policies.simulation.pieces import HINTED
 from scripts.benchmarks import data
 from scripts.benchmarks.async_io_files import FileSet

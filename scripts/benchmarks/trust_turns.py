@@ -30,10 +30,9 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.core.slices import Slices
 from hfs.mountd.daemon.daemon import GARBAGE
-from hfs.mountd.hints.followed_plans import FollowedPlans
+from hfs.mountd.hints.followed_plans import FollowedPlans, PlanChanges
 from hfs.mountd.hints.hints import HintFollower
 from hfs.mountd.hints.learners import Learners
-from hfs.mountd.hints.plan_changes import PlanChanges
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, at_most, median_row

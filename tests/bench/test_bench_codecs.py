@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hfs.codecs import decode, encode
-from hfs.codecs.accuracy import accuracy
 from hfs.codecs.container import unpack
+from hfs.codecs.converting import accuracy
 from scripts.benchmarks.codecs_data import fields, volume
 
 

@@ -1,4 +1,4 @@
-"""A network in virtual time for tests of the peers: what `mountd.peers.transport.Transport` says, with faults.
+"""A network in virtual time for tests of the peers: what `mountd.peers.messages.Transport` says, with faults.
 
 Messages take `delay_s`. `fault(sender, to, message)` may hold a message back or change it.
 Bytes are written into the buffer of `take_nowait` half when they begin to come and
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from hfs.mountd.peers.transport import Listener
+from hfs.mountd.peers.messages import Listener
 
 
 class FakeTransport:

@@ -38,7 +38,7 @@ from hfs.mountd.core.config.key import (
     one_of,
 )
 from hfs.policies.cache.encoding import EncodingWanted
-from hfs.policies.cache.evictions import DEFAULT, POLICIES
+from hfs.policies.cache.eviction import DEFAULT, POLICIES
 from hfs.policies.iomode import Wanted
 
 # The headings of docs/configuration.md that keys stand under.

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfs.codecs import CodecError, EncodedDataset, decode_all, encode, registry
+from hfs.codecs import CodecError, EncodedDataset, decode_all, encode
 from hfs.codecs import decode as decode_buffer
-from hfs.codecs.codec import WantedOutput
+from hfs.codecs.codec import WantedOutput, find_codec
 from hfs.codecs.container import unpack
 from hfs.policies.codecs import cosmoflow as kernel
 from tests.hfs.codecs.codec_samples import fields, volume
@@ -28,7 +28,7 @@ def decode(data: bytes, device: str | None = None, **asked: Any) -> Any:
     if device is None:
         return decode_buffer(data, **asked)
     entry = unpack(data)[0]
-    return registry.find(entry.codec).decode_torch(entry, WantedOutput(**asked), torch, torch.device(device))
+    return find_codec(entry.codec).decode_torch(entry, WantedOutput(**asked), torch, torch.device(device))
 
 
 def same(tensor: Any, array: Any) -> bool:

@@ -1,4 +1,7 @@
-"""How builders read files: a window gives what is there, however it is asked; what changes meanwhile is noticed."""
+"""How builders read files: a window gives what is there, however it is asked; what changes meanwhile is noticed.
+And how files are written: whole, or not at all."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from hfs.layouts import reading
 from hfs.layouts.layout import LayoutError
 from hfs.layouts.reading import FileWindow, opened
+from hfs.training.atomic_write import whole_file
 from tests.support.pattern import pattern
 
 
@@ -53,3 +57,34 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             file.read(1, 1)
         with pytest.raises(LayoutError, match="cannot be read at offset 0"):
             list(file.blocks(2))
+
+
+def test_it_appears_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"before")
+    with whole_file(str(path)) as file:
+        file.write(b"after")
+        assert path.read_bytes() == b"before"
+    assert path.read_bytes() == b"after"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), KeyboardInterrupt()])
+def test_what_is_given_up_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"before")
+
+    def give_up() -> None:
+        with whole_file(str(path)) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)):
+        give_up()
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), whole_file(str(tmp_path / "none" / "f")):
+        raise AssertionError

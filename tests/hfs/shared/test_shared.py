@@ -23,8 +23,17 @@ from hfs.shared import window as window_module
 from hfs.shared.batch import Batch
 from hfs.shared.reader import SampleReader, indices_of, portable
 from hfs.shared.samples import FunctionSamples, LayoutSamples, SamplePiece, _after
-from hfs.shared.semaphores import SEMAPHORE_BYTES, Semaphore
-from hfs.shared.window import Liveness, RankLost, State, Window, WindowEntry, WindowKind, control_bytes
+from hfs.shared.window import (
+    SEMAPHORE_BYTES,
+    Liveness,
+    RankLost,
+    Semaphore,
+    State,
+    Window,
+    WindowEntry,
+    WindowKind,
+    control_bytes,
+)
 from tests.support.pattern import pattern, write_pattern
 
 

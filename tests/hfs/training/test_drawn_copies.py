@@ -21,9 +21,16 @@ import numpy as np
 import pytest
 
 from hfs.hint import hinted
-from hfs.training import drawing_alone
-from hfs.training.copied_sampler import CopiedSampler, NotCopied, copied_at_begin, copied_at_work
-from hfs.training.drawing_alone import _LONGEST_S, Disturbs, DrawingAlone
+from hfs.training import copied_sampler
+from hfs.training.copied_sampler import (
+    _LONGEST_S,
+    CopiedSampler,
+    Disturbs,
+    DrawingAlone,
+    NotCopied,
+    copied_at_begin,
+    copied_at_work,
+)
 
 FILES = [f"/m/{i}" for i in range(100)]
 SHARED = np.random.default_rng(0)
@@ -154,7 +161,7 @@ def test_nothing_is_copied_while_a_profiler_is_at_work() -> None:
 
 
 def test_time_that_runs_out_in_our_own_code_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing_alone, "_LONGEST_S", -1.0)
+    monkeypatch.setattr(copied_sampler, "_LONGEST_S", -1.0)
     before = process()
     with DrawingAlone():
         pass

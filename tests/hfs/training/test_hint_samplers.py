@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from hfs.hint import hinted
-from hfs.training import drawing_alone, told_order
+from hfs.training import copied_sampler, told_order
 from tests.hfs.training.learners import FakeDaemon, Heard, listening
 from tests.hfs.training.sampler_kinds import COUNT, MOST_ITEMS, Files, data, kinds, torch
 
@@ -277,7 +277,7 @@ def test_to_tell_what_was_given_out_takes_a_part_of_the_time(
 def test_what_comes_otherwise_is_told_anew_twice_and_then_only_what_was_given_out(
     daemon: FakeDaemon, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing_alone, "_LONGEST_S", 50.0)  # a busy machine is no sampler that takes long
+    monkeypatch.setattr(copied_sampler, "_LONGEST_S", 50.0)  # a busy machine is no sampler that takes long
 
     def train(sampler: Any) -> None:
         for item in itertools.islice(sampler, 20):

@@ -66,24 +66,6 @@ def samplers() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", samplers())
-def test_the_loader_gives_the_same_batches(daemon: FakeDaemon, name: str) -> None:
-    make = samplers()[name]
-    bare, sampler = make(), with_hint(make(), daemon)
-    assert isinstance(sampler, data.Sampler) == isinstance(bare, data.Sampler)
-    for epoch in range(2):
-        for each in (bare, sampler):
-            if hasattr(each, "set_epoch"):
-                each.set_epoch(epoch)
-        expected = samples(data.DataLoader(Numbers(), sampler=bare, batch_size=5))
-        loader = data.DataLoader(Numbers(), sampler=sampler, batch_size=5)
-        assert len(loader) == len(expected)
-        assert samples(loader) == expected
-        order = [index for batch in expected for index in batch]
-        daemon.wait(lambda order=order, epoch=epoch: (epoch, order) in daemon.only.orders())
-    daemon.wait(lambda: daemon.only.overs() == [0, 1])
-
-
 @pytest.mark.parametrize("name", ["distributed", "group", "batches"])
 def test_the_epoch_after_is_known_where_the_sampler_is_seeded_by_it(daemon: FakeDaemon, name: str) -> None:
     def make() -> Any:

@@ -14,7 +14,7 @@ import trio.testing
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.files import recorder
-from hfs.mountd.hints import hint_memory
+from hfs.mountd.hints import plan_registry
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Waited, encode_layout, layout_digest
@@ -124,7 +124,7 @@ async def test_what_learners_have_sent_in_part_is_bounded_over_all(
     tmp_path: Path, what: str, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.expect("is not followed")
-    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(plan_registry, "_MAX_MEMORY_BYTES", 1 << 20)
 
     def part(number: int, size: int, *, last: bool) -> tuple[Message, ...]:
         if what == "layouts":
@@ -199,7 +199,7 @@ async def test_a_message_counts_from_its_first_byte(
 ) -> None:
     """A crowd that announces much, sends it but for the end, holds no more than what is kept of hints."""
     logs.expect("is not followed")
-    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(plan_registry, "_MAX_MEMORY_BYTES", 1 << 20)
     frame = encode(order([0] * 62_500))
     async with daemon(tmp_path / "s") as served:
         crowd = [await served.client() for _ in range(3)]

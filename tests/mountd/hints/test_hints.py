@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.hints import hint_memory, hint_session
+from hfs.mountd.hints import hint_session, plan_registry
 from hfs.mountd.hints import learners as learners_file
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.namespace import pages_lost
@@ -207,11 +207,11 @@ async def test_what_a_plan_has_found_is_forgotten_with_its_node() -> None:
         await trio.sleep(5)
         (plan,) = parts.learners.plans
         nodes = [await parts.namespace.lookups.resolve(b"d/%d" % i) for i in range(3)]
-        assert [plan.files.unit(node) for node in nodes] == [0, 1, 2]
+        assert [plan.units_of.get(node) for node in nodes] == [0, 1, 2]
         learner.leave()
         await trio.sleep(100)
         await parts.namespace.names.sweep()
-        assert [plan.files.unit(node) for node in nodes] == [None, None, None]
+        assert [plan.units_of.get(node) for node in nodes] == [None, None, None]
 
 
 async def test_staged_files_that_the_kernel_does_not_know_are_read_ahead_from_the_disk() -> None:
@@ -374,7 +374,7 @@ async def test_layouts_are_bounded(logs: Logs, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(hint_session, "MAX_LAYOUT_BYTES", 10)
         answer = await learner.receive(LayoutPart(b"12345678901", False))
         assert isinstance(answer, Failure)
-        monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 10)
+        monkeypatch.setattr(plan_registry, "_MAX_MEMORY_BYTES", 10)
         answer = await learner.receive(LayoutPart(b"123456", True))
         assert isinstance(answer, Failure)
         assert "more than the 10 that are kept" in answer.message

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.hints import hint_memory, learners, plan_registry
+from hfs.mountd.hints import learners, plan_registry
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
 from hfs.mountd.wire.layout import LayoutError
@@ -180,7 +180,7 @@ async def test_one_user_has_half_of_the_memory_of_hints(monkeypatch: pytest.Monk
     logs.expect("is not followed")
     blob = encode_layout(list_of(1000))
     async with daemon(source_of(1), workers=1) as parts:
-        monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", len(blob) * 3)
+        monkeypatch.setattr(plan_registry, "_MAX_MEMORY_BYTES", len(blob) * 3)
         learner, _ = parts.learners.join(Join("x"), 9, ANN)
         assert learner is not None
         refused = await learner.receive(LayoutPart(blob * 2, False))
@@ -199,7 +199,7 @@ async def test_short_names_are_many_files_and_counted_before_they_are_looked_at(
     logs.expect("is not followed")
     layout = LayoutFrame(files=b"\0".join([b"a"] * 1000))
     blob = encode_layout(layout)
-    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 10 * len(blob))
+    monkeypatch.setattr(plan_registry, "_MAX_MEMORY_BYTES", 10 * len(blob))
     monkeypatch.setattr(plan_registry, "UnitLayout", None)  # would fail
     async with daemon(source_of(1), workers=1) as parts:
         learner, _ = parts.learners.join(Join(layout_digest(blob), name="x\nCRITICAL all is lost"), 9, ANN)
@@ -224,8 +224,8 @@ async def test_others_leave_room_for_root_and_the_owner(monkeypatch: pytest.Monk
 
 
 async def test_layouts_that_are_read_at_once_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = hint_memory.HintMemory()
-    monkeypatch.setattr(hint_memory, "_MAX_MEMORY_BYTES", 100)
+    memory = plan_registry.HintMemory()
+    monkeypatch.setattr(plan_registry, "_MAX_MEMORY_BYTES", 100)
     with memory.reserved(30, ANN):
         memory.check_room(45, BOB)
         with pytest.raises(LayoutError, match="of one user"):

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from hfs.mountd.core.errors import ConfigError, SourceError
 from hfs.mountd.peers.answering import TAKEN_S
-from hfs.mountd.peers.asking import PeerAnswer
+from hfs.mountd.peers.asking import REST_S, PeerAnswer
 from hfs.mountd.peers.joining import agree, decode_infos, encode_info
 from hfs.mountd.peers.messages import ChunkRequest, MessageError, Offer, Patience, Refusal, decode, encode
-from hfs.mountd.peers.silent import REST_S
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs
 from tests.support.peer_job import CARD, CHUNK, SILENCE_S, VERSION, job

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.peers.asking import REST_S, SilentPeers
 from hfs.mountd.peers.messages import SlotDone, SlotGranted, SlotPending, SlotRequest, decode
 from hfs.mountd.peers.read_slots import HELD_S, ReadSlots
-from hfs.mountd.peers.silent import REST_S, SilentPeers
 from hfs.policies.cluster.placement import NOBODY
 from tests.support.examples import examples
 from tests.support.fake_transport import FakeNetwork, FakeTransport

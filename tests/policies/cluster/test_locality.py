@@ -1,7 +1,9 @@
-"""What nodes train on in an epoch: the same as batch by batch, each sample once, and the regular slices."""
+"""How batches are balanced: nothing is left over, few moves. What nodes train on in an epoch: the same as batch by
+batch, each sample once, and the regular slices."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,14 +12,69 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hfs.policies.cluster.balance import balance, shares
-from hfs.policies.cluster.locality import node_epoch, slice_epoch
+from hfs.policies.cluster.locality import Move, balance, node_epoch, slice_epoch
+
+SURPLUSES = st.lists(st.integers(-9, 9), min_size=1, max_size=11).map(lambda some: [*some, -sum(some)])
+
+
+def test_the_papers_example() -> None:
+    """Red has 2 of 12 samples, Green 6, Blue 4: two go from Green to Red, 17 % of the batch."""
+    assert balance([-2, 2, 0]) == [Move(1, 0, 2)]
+
+
+def test_the_largest_meet_first_and_of_equals_the_one_that_comes_first() -> None:
+    assert balance([1, 5, -2, -3, -2, 1]) == [Move(1, 3, 3), Move(1, 2, 2), Move(0, 4, 1), Move(5, 4, 1)]
+
+
+def test_a_sum_that_is_not_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="differ by 3"):
+        balance([4, -1])
+
+
+@given(SURPLUSES)
+def test_nothing_is_left_and_nobody_gives_and_takes(surpluses: list[int]) -> None:
+    left = list(surpluses)
+    for move in balance(surpluses):
+        assert move.samples > 0
+        assert surpluses[move.giver] > 0 > surpluses[move.taker]
+        left[move.giver] -= move.samples
+        left[move.taker] += move.samples
+    assert not any(left)
+    assert len(balance(surpluses)) <= max(0, sum(bool(surplus) for surplus in surpluses) - 1)
+
+
+def fewest_moves(surpluses: list[int]) -> int:
+    """By trying: k groups of nodes that balance among themselves need k moves fewer than there are nodes."""
+    nodes = [surplus for surplus in surpluses if surplus]
+    best = 0
+    balanced = [
+        frozenset(group)
+        for size in range(1, len(nodes) + 1)
+        for group in itertools.combinations(range(len(nodes)), size)
+        if sum(nodes[i] for i in group) == 0
+    ]
+
+    def search(free: frozenset[int], groups: int, start: int) -> None:
+        nonlocal best
+        best = max(best, groups)
+        for i in range(start, len(balanced)):
+            if balanced[i] <= free:
+                search(free - balanced[i], groups + 1, i + 1)
+
+    search(frozenset(range(len(nodes))), 0, 0)
+    return len(nodes) - best
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=6).map(lambda some: [*some, -sum(some)]))
+def test_at_most_twice_the_fewest_moves(surpluses: list[int]) -> None:
+    assert len(balance(surpluses)) <= 2 * fewest_moves(surpluses)
 
 
 def divided(owners: NDArray[np.int32], learners: Sequence[int]) -> tuple[NDArray[np.int32], int]:
     """Who trains on each sample of one batch, and how many of them are given to another node: those that come last."""
     node_of = owners.copy()
-    moves = balance((np.bincount(owners, minlength=len(learners)) - shares(len(owners), learners)).tolist())
+    wanted = np.array(learners) * (len(owners) // sum(learners))
+    moves = balance((np.bincount(owners, minlength=len(learners)) - wanted).tolist())
     for move in moves:
         node_of[np.flatnonzero((owners == move.giver) & (node_of == move.giver))[-move.samples :]] = move.taker
     return node_of, sum(move.samples for move in moves)

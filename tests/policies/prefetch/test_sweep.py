@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.policies.prefetch.sweep import Sweep
+from hfs.policies.schedule.fetch_order import Sweep
 from hfs.policies.schedule.schedule import Schedule
 from tests.support.examples import examples
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.policies.schedule import accounts
-from hfs.policies.schedule.accounts import Accounts
+from hfs.policies.schedule import unit_table
+from hfs.policies.schedule.unit_table import Accounts
 
 UNITS, LEARNERS = 12, 3
 
@@ -30,7 +30,7 @@ ops = st.lists(
 @settings(deadline=None)
 def test_each_unit_counts_for_one_learner_and_steps_end_where_one_would(said: list[tuple[str, object, int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accounts, "STEP_UNITS", 4)
+        patch.setattr(unit_table, "STEP_UNITS", 4)
         sizes = np.arange(1, UNITS + 1) * 10
         real = Accounts(sizes)
         owner: dict[int, int] = {}

@@ -310,6 +310,24 @@ class Pair:
         some = np.array([3, 1, 1])
         assert np.allclose(self.real.expected.next_use_s(some, self.now_s), [expected[unit] for unit in some])
 
+    def end(self) -> None:
+        """Whatever came before: a fresh order is given completely, and counts for nothing once it is over."""
+        here = {unit for unit in range(UNITS) if self.model.state[unit] == HERE}
+        assert {unit for learner in range(3) for unit in self.real.near(learner, 5)} <= here
+        self.real.follow(0, 9, np.arange(UNITS, dtype=np.int32), None, UNITS, self.now_s)
+        given: list[int] = []
+        while more := self.real.fetch_order.take(16, MUCH, self.now_s):
+            given += more
+        assert sorted([*given, *self.taken, *here]) == list(range(UNITS))
+        for unit in (*given, *self.taken):
+            self.real.arrived(unit, 11)
+        for learner in range(3):
+            self.real.over(learner)
+            self.real.leave(learner)
+        assert self.real.units.ahead_bytes == 0
+        assert self.real.fetch_order.take(16, MUCH, self.now_s) == []
+        assert np.isinf(self.real.expected.next_use_s(None, self.now_s)).all()
+
 
 def same(one: tuple[np.ndarray, np.ndarray | None, int], other: tuple[np.ndarray, np.ndarray | None, int]) -> bool:
     plain = [uses_of(u.tolist(), list(range(len(u))) if at is None else at.tolist(), n) for u, at, n in (one, other)]
@@ -334,3 +352,4 @@ def test_every_interleaving_gives_what_the_model_gives(
             name, one, other = drawn_word(random)
             getattr(pair, name)(one, other)
             pair.check()
+        pair.end()

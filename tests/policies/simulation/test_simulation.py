@@ -12,8 +12,8 @@ import pytest
 from hfs.policies.cache.admission import COMMIT_EVERY_S, blocks_bytes, grant_bytes, object_overhead_bytes
 from hfs.policies.cache.eviction import NOTED_EVERY_S, ahead_bytes
 from hfs.policies.simulation import pieces as pieces_module
-from hfs.policies.simulation.cache import SimulatedCache
 from hfs.policies.simulation.job import simulate
+from hfs.policies.simulation.node import SimulatedCache
 from hfs.policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount
 
 SIZE = 40_000
@@ -57,13 +57,13 @@ def test_fill_once_keeps_what_there_is_room_for(part: float) -> None:
 def test_lru_keeps_what_was_used_last() -> None:
     """Against a list of all files in the order of their uses, where so much time goes by that each is noted."""
     count, capacity = 60, 25
-    cache = SimulatedCache(capacity * ROOM, "lru", small(count))
+    cache = SimulatedCache(capacity * ROOM, "lru", [SIZE] * count)
     most = (cache.free_bytes - ahead_bytes(capacity * ROOM)) // ROOM
     by_use: list[int] = []
     now_s, random = BEGIN_S, np.random.default_rng(2)
     for piece in random.integers(0, count, 1000).tolist():
         now_s += NOTED_EVERY_S + 1
-        assert (piece in cache) == (piece in by_use)
+        assert (piece in cache.staged) == (piece in by_use)
         if piece in by_use:
             by_use.remove(piece)
             cache.opened(piece, now_s)
@@ -74,25 +74,25 @@ def test_lru_keeps_what_was_used_last() -> None:
 
 def test_lru_does_not_hear_of_uses_within_some_minutes() -> None:
     """The data plane notes the first use, and the next ten minutes later: what is staged first goes first."""
-    cache = SimulatedCache(12 * ROOM, "lru", small(20))
+    cache = SimulatedCache(12 * ROOM, "lru", [SIZE] * 20)
     most = (cache.free_bytes - ahead_bytes(12 * ROOM)) // ROOM
     for piece in range(most):
         assert cache.stage(piece, BEGIN_S + piece)
     cache.opened(0, BEGIN_S + 100)
     cache.stage(most, BEGIN_S + 200)
-    assert 0 not in cache
+    assert 0 not in cache.staged
     cache.opened(1, BEGIN_S + NOTED_EVERY_S + 10)
     cache.stage(most + 1, BEGIN_S + NOTED_EVERY_S + 100)
-    assert 1 in cache
-    assert 2 not in cache
+    assert 1 in cache.staged
+    assert 2 not in cache.staged
 
 
 def test_lru_evicts_nothing_that_is_not_durable() -> None:
-    cache = SimulatedCache(10 * ROOM, "lru", small(20))
+    cache = SimulatedCache(10 * ROOM, "lru", [SIZE] * 20)
     most = cache.free_bytes // ROOM
     assert [cache.stage(piece, BEGIN_S) for piece in range(12)] == [True] * most + [False] * (12 - most)
     assert cache.stage(12, BEGIN_S + COMMIT_EVERY_S)
-    assert 0 not in cache
+    assert 0 not in cache.staged
 
 
 @pytest.mark.parametrize("way", ["fill-once", "lru", "hinted"])
@@ -214,16 +214,15 @@ def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_staged_beyond_the_size() -> None:
-    pieces = small(50)
-    cache = SimulatedCache(20 * ROOM, "fill-once", pieces)
+    cache = SimulatedCache(20 * ROOM, "fill-once", [SIZE] * 50)
     most = cache.free_bytes // ROOM
     staged = [cache.stage(piece, BEGIN_S + piece) for piece in range(50)]
     assert staged == [True] * most + [False] * (50 - most)
-    assert cache.staged_bytes == most * SIZE
+    assert len(cache.staged) == most
     free_bytes = cache.free_bytes
     cache.drop([3, 4])
     assert cache.free_bytes == free_bytes + 2 * ROOM
-    assert 3 not in cache
+    assert 3 not in cache.staged
     assert cache.stage(40, BEGIN_S + 100)
 
 
