@@ -57,7 +57,7 @@ BUDGETS = {
     "mountd/monitoring": 800,
     "mountd/namespace": 4536,
     "mountd/native": 447,
-    "mountd/peers": 1937,
+    "mountd/peers": 1890,
     "mountd/source": 3213,
     "mountd/supervisor": 3850,
     "mountd/wire": 978,

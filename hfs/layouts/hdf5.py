@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile, opened
 from hfs.layouts.registry import DATASET, Format
-from hfs.layouts.shards import Shard, layout_of
+from hfs.layouts.shards import Shard, layout_of, shard_of_arrays
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
@@ -63,24 +63,7 @@ def _read(path: str, look: Callable[[Any], _Found]) -> tuple[SourceFile, _Found]
 
 def _shard(path: str, datasets: Sequence[str]) -> Shard:
     source, parts = _read(path, lambda file: [_extents(file, name) for name in datasets])
-    rows = {len(counts) for counts, _, _ in parts}
-    if len(rows) != 1:
-        each = ", ".join(f"{name} has {len(part[0])}" for name, part in zip(datasets, parts, strict=True))
-        raise LayoutError(f"{path}: the data sets differ in their number of rows: {each}")
-    counts, offsets, sizes = _interleaved(parts)
-    return Shard(path, source.size, source.mtime_ns, offsets, sizes, None if (counts == 1).all() else counts)
-
-
-def _interleaved(parts: Sequence[tuple[_Ints, _Ints, _Ints]]) -> tuple[_Ints, _Ints, _Ints]:
-    """One list of extents of several data sets, row by row, in the order of the data sets within a row."""
-    row = np.concatenate([np.repeat(np.arange(len(counts)), counts) for counts, _, _ in parts])
-    order = np.argsort(row, kind="stable")
-    counts = np.sum([counts for counts, _, _ in parts], axis=0)
-    return (
-        counts,
-        np.concatenate([part[1] for part in parts])[order],
-        np.concatenate([part[2] for part in parts])[order],
-    )
+    return shard_of_arrays(source, "data sets", datasets, parts)
 
 
 def _extents(file: Any, name: str) -> tuple[_Ints, _Ints, _Ints]:  # noqa: ANN401 - h5py has no types

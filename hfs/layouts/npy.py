@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hfs.layouts.layout import Layout
 from hfs.layouts.reading import SourceFile
 from hfs.layouts.registry import DATASET, Format
-from hfs.layouts.shards import Shard, layout_of, shards_of
+from hfs.layouts.shards import Shard, layout_of, shard_of_arrays, shards_of
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
@@ -64,14 +64,9 @@ def _members(file: SourceFile, dataset: Sequence[str]) -> Shard:
     for name in dataset or members:
         if name not in members:
             raise LayoutError(f"{file.path}: no array {name!r}; there are {there}")
-        parts.append(_rows(file, *_stored(file, members[name], name), name))
-    if len({len(offsets) for offsets, _ in parts}) != 1:
-        each = ", ".join(f"{name} has {len(part[0])}" for name, part in zip(dataset, parts, strict=True))
-        raise LayoutError(f"{file.path}: the arrays differ in their number of rows: {each}")
-    offsets = np.stack([offsets for offsets, _ in parts], axis=1)
-    sizes = np.broadcast_to(np.array([size for _, size in parts]), offsets.shape)
-    counts = np.full(len(offsets), len(parts), np.int64)
-    return Shard(file.path, file.size, file.mtime_ns, offsets.ravel(), sizes.ravel(), counts)
+        offsets, size = _rows(file, *_stored(file, members[name], name), name)
+        parts.append((np.ones(len(offsets), np.int64), offsets, np.full(len(offsets), size)))
+    return shard_of_arrays(file, "arrays", dataset or list(members), parts)
 
 
 def _stored(file: SourceFile, info: zipfile.ZipInfo, name: str) -> tuple[int, int]:

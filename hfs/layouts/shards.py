@@ -54,6 +54,24 @@ def shards_of(paths: str | Sequence[str], shard: Callable[[SourceFile], Shard]) 
     return found
 
 
+def shard_of_arrays(
+    file: SourceFile, kind: str, names: Sequence[str], parts: Sequence[tuple[_Ints, _Ints, _Ints]]
+) -> Shard:
+    """The one of which sample i is row i of each array, in their order.
+
+    `parts`: of each array the number of extents of each row, and the offsets and sizes of all. Raises LayoutError where
+    they differ in their number of rows.
+    """
+    if len({len(counts) for counts, _, _ in parts}) != 1:
+        each = ", ".join(f"{name} has {len(part[0])}" for name, part in zip(names, parts, strict=True))
+        raise LayoutError(f"{file.path}: the {kind} differ in their number of rows: {each}")
+    row = np.concatenate([np.repeat(np.arange(len(counts)), counts) for counts, _, _ in parts])
+    order = np.argsort(row, kind="stable")
+    offsets, sizes = (np.concatenate([part[column] for part in parts])[order] for column in (1, 2))
+    counts = np.sum([counts for counts, _, _ in parts], axis=0)
+    return Shard(file.path, file.size, file.mtime_ns, offsets, sizes, None if (counts == 1).all() else counts)
+
+
 def layout_of(shards: Sequence[Shard], root: str, made_from: str) -> Layout:
     """The layout of all samples of `shards`, whose paths are below `root`.
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hfs.client.client import Client, find_socket
 from hfs.client.control_socket import Address, DaemonSilent
-from hfs.layouts.files import OutsideRoot, Path, names_in_steps
+from hfs.layouts.files import Path, files_in_steps
 from hfs.layouts.layout import Layout
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.wire.hints import Waited, encode_layout_pieces, new_layout_digest
@@ -217,7 +217,7 @@ class Hints:
         mount = mountinfo.at(mountinfo.canonical(root))
         prefix = os.fsencode(mount.part) + b"/" if mount is not None and mount.part else b""
         if self._files is not None:
-            texts, samples = (yield from _named(self._files, root)), len(self._files)
+            texts, samples = (yield from files_in_steps(self._files, root)), len(self._files)
             fields = Layout(b"-").fields_in_pieces()  # without extents, whatever the names are
         else:
             layout = self._loaded(root)
@@ -262,17 +262,6 @@ class Hints:
         if len(ours) != 1:
             raise DaemonSilent(f"there are {len(ours)} mounts of hfs (give mount=)" if ours else "no mount of hfs")
         return ours[0].mountpoint
-
-
-def _named(files: Sequence[Path], root: str) -> Steps[list[bytes]]:
-    """As `files_layout` names them."""
-    try:
-        return (yield from names_in_steps(files, root))
-    except OutsideRoot:
-        real = mountinfo.canonical(root)
-        if real == root:
-            raise
-        return (yield from names_in_steps(files, real))
 
 
 def _used_up(texts: list[bytes]) -> Iterator[bytes]:

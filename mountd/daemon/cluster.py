@@ -7,7 +7,7 @@ import trio
 from hfs.mountd.cache import Shrinker
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage
-from hfs.mountd.peers import JobLimits, Joining, Membership
+from hfs.mountd.peers import JobLimits, Joining, Membership, NodeInfo
 from hfs.policies.cache.encoding import choose
 
 _LEAST_CHUNKS = 16
@@ -29,14 +29,18 @@ async def join(basics: Basics, storage: Storage, joining: Joining, nursery: trio
         nursery,
         basics.metrics,
         basics.workers.run_sync,
-        source_id=source.source_id,
-        root_inode=source.root_inode,
-        reader=config.as_user or "",
-        chunk_bytes=config.chunk_bytes,
-        placement=config.placement,
-        capacity_bytes=capacity_bytes,
-        data_bytes=data_bytes,
-        limits=JobLimits(
+        NodeInfo(
+            source_id=source.source_id,
+            root_inode=source.root_inode,
+            reader=config.as_user or "",
+            chunk_bytes=config.chunk_bytes,
+            placement=config.placement,
+            stagger_job=config.stagger_job,
+            peer_timeout_s=config.peer_timeout_s,
+            capacity_bytes=capacity_bytes,
+            data_bytes=data_bytes,
+        ),
+        JobLimits(
             buffer_bytes=config.buffer_bytes,
             source_timeout_s=config.source_timeout_s,
             peer_timeout_s=config.peer_timeout_s,

@@ -9,6 +9,7 @@ from hfs.mountd.peers.asking import PeerAnswer
 from hfs.mountd.peers.cluster_view import ClusterView
 from hfs.mountd.peers.job import JobPeers
 from hfs.mountd.peers.joining import JobLimits, OwnerTable
+from hfs.mountd.peers.messages import NodeInfo
 from hfs.mountd.peers.opening import Joining, Membership, end_mpi, open_joining
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "JobPeers",
     "Joining",
     "Membership",
+    "NodeInfo",
     "OwnerTable",
     "PeerAnswer",
     "end_mpi",

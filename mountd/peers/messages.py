@@ -16,7 +16,9 @@ checksum; whoever gets one that means nothing drops it and counts it. Knows noth
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from importlib import metadata
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -158,25 +160,25 @@ Message: TypeAlias = (
 )
 
 
-class NodeInfo(msgspec.Struct, frozen=True):
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a daemon says of itself when it joins."""
 
-    host: str
-    hfs_version: str
-    source_id: str
-    root_inode: int
+    host: str = msgspec.field(default_factory=socket.gethostname)
+    hfs_version: str = msgspec.field(default_factory=lambda: metadata.version("hfs-cache"))
+    source_id: str = ""
+    root_inode: int = 0
     """Of the directory that is shown: paths are relative to it."""
-    chunk_bytes: int
-    placement: str
+    chunk_bytes: int = 0
+    placement: str = ""
     """As it was configured."""
-    stagger_job: int
-    peer_timeout_s: float
-    capacity_bytes: int
+    stagger_job: int = 0
+    peer_timeout_s: float = 0
+    capacity_bytes: int = 0
     """0: nothing is staged there."""
     data_bytes: int | None = None
     """Of all files, as the first node has found; None: too many to tell, or more than any node holds."""
     fault: str = ""
-    """Why this daemon cannot start: then none does."""
+    """Why this daemon cannot start: then none does, and all else is not said."""
     reader: str = ""
     """As whom it reads the source, if that is another user: as the configuration has it."""
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from importlib import metadata
 from typing import Any, NamedTuple
 
 import trio
@@ -72,51 +70,27 @@ class Joining:
         nursery: trio.Nursery,
         metrics: Metrics,
         run_in_thread: Callable[..., Awaitable[Any]],
-        *,
-        source_id: str,
-        root_inode: int,
-        reader: str,
-        chunk_bytes: int,
-        placement: str,
-        capacity_bytes: int,
-        data_bytes: int | None,
+        info: NodeInfo,
         limits: JobLimits,
     ) -> Membership:
-        """Become one of the job's daemons. Raises ConfigError if they do not fit together, MountError if one fails."""
+        """Become one of the job's daemons; `info`: what this one says of itself. Raises ConfigError if they do not fit
+        together, MountError if one fails."""
         if self.transport is None:
-            return Membership(None, LoneView(self._why_alone, chunk_bytes, wanted=self._why_alone != "--peers none"))
+            return Membership(
+                None, LoneView(self._why_alone, info.chunk_bytes, wanted=self._why_alone != "--peers none")
+            )
         if self.transport.count == 1:
             reason = "the only daemon of its job: started without mpirun, or started again, after which none can rejoin"
             log.warning("peers: this is %s; it runs alone", reason)
             self.joined = True
-            return Membership(None, LoneView(reason, chunk_bytes, wanted=True))
-        info = NodeInfo(
-            host=socket.gethostname(),
-            hfs_version=metadata.version("hfs-cache"),
-            source_id=source_id,
-            root_inode=root_inode,
-            chunk_bytes=chunk_bytes,
-            placement=placement,
-            capacity_bytes=capacity_bytes,
-            data_bytes=data_bytes,
-            stagger_job=limits.stagger_job,
-            peer_timeout_s=limits.peer_timeout_s,
-            reader=reader,
-        )
-        infos = await self._gather(info, _JOIN_LIMIT_S)
-        agreed = agree(decode_infos(infos))
+            return Membership(None, LoneView(reason, info.chunk_bytes, wanted=True))
+        agreed = agree(decode_infos(await self._gather(info, _JOIN_LIMIT_S)))
         names = agreed.names
         log.info(
             "peers: %s is one of %d nodes, placement %s", names[self.transport.number], len(names), agreed.placement
         )
         peers = JobPeers(
-            self.transport,
-            agreed,
-            nursery,
-            metrics,
-            run_in_thread,
-            chunk_bytes=chunk_bytes,
-            limits=limits,
+            self.transport, agreed, nursery, metrics, run_in_thread, chunk_bytes=info.chunk_bytes, limits=limits
         )
         return Membership(peers, peers.view)
 
@@ -129,9 +103,8 @@ class Joining:
         """Tell the others, who wait for this daemon, why it does not come."""
         if self.transport is None or self.transport.count == 1 or self.joined:
             return
-        empty = NodeInfo(socket.gethostname(), "", "", 0, 0, "", 0, 0, 0, fault=fault)
         with trio.CancelScope(shield=True):
-            await self._gather(empty, _FAULT_LIMIT_S)
+            await self._gather(NodeInfo(fault=fault), _FAULT_LIMIT_S)
 
 
 @asynccontextmanager

@@ -24,7 +24,17 @@ from tests.support.pattern import pattern
 CHUNK = 64 << 10
 VERSION = Version("f" * 16, 7, 100 * CHUNK, 1, 1)
 SILENCE_S = 10.0
-CARD = NodeInfo("host", "1", "f" * 16, 2, CHUNK, "partition", 64, SILENCE_S, 1 << 40)
+CARD = NodeInfo(
+    host="host",
+    hfs_version="1",
+    source_id="f" * 16,
+    root_inode=2,
+    chunk_bytes=CHUNK,
+    placement="partition",
+    stagger_job=64,
+    peer_timeout_s=SILENCE_S,
+    capacity_bytes=1 << 40,
+)
 LIMITS = JobLimits(buffer_bytes=64 * CHUNK, source_timeout_s=600, peer_timeout_s=SILENCE_S, stagger=8, stagger_job=64)
 
 
