@@ -49,20 +49,9 @@ def samples(loader: Any) -> list[list[int]]:
 
 
 def samplers() -> dict[str, Any]:
-    numbers = Numbers()
-
-    def seeded() -> Any:
-        return torch.Generator().manual_seed(3)
-
     return {
-        "sequential": lambda: data.SequentialSampler(numbers),
-        "random": lambda: data.RandomSampler(numbers, generator=seeded()),
-        "replaced": lambda: data.RandomSampler(numbers, replacement=True, num_samples=40, generator=seeded()),
-        "weighted": lambda: data.WeightedRandomSampler([1.0] * COUNT, 30, generator=seeded()),
-        "subset": lambda: data.SubsetRandomSampler([3, 1, 4, 15], generator=seeded()),
-        "distributed": lambda: data.distributed.DistributedSampler(numbers, 2, 1),
+        "distributed": lambda: data.distributed.DistributedSampler(Numbers(), 2, 1),
         "group": lambda: GroupShuffleSampler(COUNT, 8, rank=1, world=2),
-        "permutation": lambda: torch.randperm(COUNT, generator=seeded()),
     }
 
 

@@ -1,4 +1,5 @@
-"""What is fetched in which order and within which budget, what is over when, and what is needed again when."""
+"""What is fetched in which order and within which budget, what is over when, and what is needed again when: what
+test_schedule_model.py, which has all interleavings of a few units, does not tell by itself."""
 
 from __future__ import annotations
 
@@ -42,13 +43,6 @@ def bring(schedule: Schedule, limit: int = 1000, budget: int = MUCH, now_s: floa
 # --- Fetching
 
 
-def test_units_come_in_the_order_of_use_each_once() -> None:
-    schedule = begun(order(3, 1, 3, 2, 1, 0))
-    assert schedule.fetch_order.take(2, MUCH, 0.0) == [3, 1]
-    assert schedule.fetch_order.take(10, MUCH, 0.0) == [2, 0]
-    assert schedule.fetch_order.take(10, MUCH, 0.0) == []
-
-
 def test_learners_are_merged_by_time_of_use() -> None:
     schedule = begun(order(0, 1, 2, 3), order(8, 9, 10, 11))
     for second in range(5):  # one is four times as fast as the other
@@ -80,11 +74,6 @@ def test_a_slow_learner_counts_as_a_quarter_of_the_fastest() -> None:
     assert sum(unit >= 1000 for unit in taken) == pytest.approx(20, abs=2)
 
 
-def test_a_unit_that_two_learners_need_is_given_once() -> None:
-    schedule = begun(order(0, 1, 2), order(2, 1, 0))
-    assert sorted(schedule.fetch_order.take(10, MUCH, 0.0)) == [0, 1, 2]
-
-
 def test_the_budget_is_what_is_taken_and_not_used() -> None:
     schedule = begun(np.arange(12, dtype=np.int32))
     assert bring(schedule, budget=35) == [0, 1, 2]
@@ -100,15 +89,6 @@ def test_a_unit_larger_than_the_budget_comes_alone() -> None:
     assert bring(schedule, budget=3) == []
     schedule.advance(0, 1, 0.1)
     assert bring(schedule, budget=3) == [1]
-
-
-def test_real_sizes_replace_the_estimate() -> None:
-    schedule = begun(np.arange(12, dtype=np.int32))
-    assert schedule.fetch_order.take(10, 30, 0.0) == [0, 1, 2]
-    schedule.arrived(0, 1)
-    schedule.here(1, 4)
-    assert schedule.units.ahead_bytes == 11
-    assert schedule.fetch_order.take(10, 30, 0.0) == [3]
 
 
 def test_the_budget_is_shared_and_what_one_does_not_want_the_other_gets() -> None:
@@ -137,31 +117,6 @@ def test_two_buffers_as_budget_are_double_buffering() -> None:
                 reads.append((sample // group, unit))
             assert schedule.units.ahead_bytes <= 2 * group * 100
         assert reads == [(max(0, number - 1), unit) for number, unit in enumerate(shuffled.tolist())]
-
-
-def test_refused_comes_again_failed_does_not_before_the_next_epoch() -> None:
-    schedule = begun(order(0, 1, 2))
-    assert schedule.fetch_order.take(2, MUCH, 0.0) == [0, 1]
-    schedule.refused(0)
-    schedule.failed(1)
-    assert schedule.units.ahead_bytes == 0
-    assert bring(schedule) == [0, 2]
-    assert bring(schedule) == []
-    schedule.follow(0, 1, order(2, 1, 0), None, 3, 1.0)
-    assert schedule.fetch_order.take(9, MUCH, 1.0) == [1]
-    schedule.failed(1)
-    schedule.follow_next(0, 2, order(5, 1), None, 2)
-    assert bring(schedule) == [5]
-    schedule.follow(0, 2, order(5, 1), None, 2, 2.0)
-    assert bring(schedule) == [1]
-
-
-def test_what_was_evicted_comes_again_if_it_is_needed() -> None:
-    schedule = begun(order(0, 1, 2, 0, 3, 4))
-    bring(schedule)
-    schedule.advance(0, 2, 0.1)
-    schedule.evicted(order(0, 1, 2, 4))
-    assert bring(schedule) == [2, 0, 4]
 
 
 def test_the_next_epoch_is_fetched_when_this_one_is_and_its_plan_is_kept() -> None:
@@ -213,22 +168,6 @@ def test_a_learner_that_has_stopped_does_not_hold_the_budget() -> None:
     assert known[0] > known[1]
     schedule.advance(0, 1, 7.0)
     assert not schedule.statistics(0, 7.0).stopped
-
-
-def test_a_learner_whose_units_are_used_has_not_stopped() -> None:
-    schedule = begun(order(0, 1), guard=4)
-    bring(schedule)
-    assert schedule.statistics(0, 6.0).stopped
-    schedule.seen(0, 6.0)
-    assert not schedule.statistics(0, 6.0).stopped
-
-
-def test_a_learner_that_waits_for_its_data_has_not_stopped() -> None:
-    schedule = begun(np.arange(12, dtype=np.int32))
-    for unit in schedule.fetch_order.take(5, MUCH, 0.0):
-        assert not schedule.statistics(0, 60.0).stopped
-        schedule.arrived(unit, 10)
-    assert schedule.statistics(0, 60.0).stopped
 
 
 # --- Over
