@@ -209,7 +209,7 @@ def _handles(s: Situation) -> Finding | None:
 
 def _cache_size(s: Situation) -> Finding | None:
     evicts = s.evicted_bytes >= s.capacity_bytes / 10 and s.room_bytes >= _NEARLY * s.capacity_bytes
-    if not s.capacity_bytes or not (_is_full(s) or evicts):
+    if not _is_full(s) and not (s.capacity_bytes and evicts):  # a full disk may leave the cache no room at all
         return None
     used = f"{_amount(s.room_bytes)} of {_amount(s.capacity_bytes)} are used"
     return Finding(

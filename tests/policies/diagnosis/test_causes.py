@@ -136,6 +136,8 @@ def test_a_full_cache_is_the_cause_whatever_else_it_looks_like() -> None:
     assert "cache-size reached" in found(replace(FULL, full_because="cache-size reached (70M)"))[0].evidence
     by_use = replace(FULL, disk_state="ok", evicted_bytes=10**8, room_bytes=65_000_000)
     assert "100 MB were evicted" in found(by_use)[0].evidence
+    (finding,) = found(replace(seems, room_bytes=0, capacity_bytes=0, full_because="the cache disk is full: 1 GB free"))
+    assert (finding.name, finding.evidence.split("; ")[1]) == ("cache-size", "the cache disk is full: 1 GB free")
 
 
 def test_what_is_said_where_there_is_no_cause() -> None:
