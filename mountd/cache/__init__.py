@@ -8,7 +8,7 @@ from hfs.mountd.cache.arrivals import Arrival, Arrivals
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import StagedRow, Stamp
-from hfs.mountd.cache.kept_attributes import KeptFile, KeptPage, SeenObject
+from hfs.mountd.cache.kept_attributes import KeptPage, SeenObject
 from hfs.mountd.cache.objects.codec import Shrinker
 from hfs.mountd.cache.objects.context import Others
 from hfs.mountd.cache.objects.file import Delegation, StagedFile, is_open
@@ -24,7 +24,6 @@ __all__ = [
     "CheckedFile",
     "Delegation",
     "Grants",
-    "KeptFile",
     "KeptPage",
     "Others",
     "SeenObject",

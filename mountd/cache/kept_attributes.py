@@ -8,13 +8,13 @@ What a kill costs is that the source is asked once more. Event loop only.
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Literal, NamedTuple, TypeVar
 
 import trio
 
-from hfs.mountd.cache.index import AttributesRow, Folder, IndexFailed, inode_of
+from hfs.mountd.cache.index import AttributesRow, Folder, IndexFailed
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet
@@ -52,15 +52,6 @@ class KeptPage(NamedTuple):
     """Where the next page begins."""
 
 
-class KeptFile(NamedTuple):
-    """A file that was told of by the number of its object."""
-
-    directory: int
-    """The inode of the directory that it was seen in."""
-    name: bytes
-    attributes: Attributes
-
-
 class SeenObject(NamedTuple):
     """A file as its directory shows it, that is, or will be, an object."""
 
@@ -87,8 +78,6 @@ class KeptAttributes:
         """By number those without a StagedFile."""
         self._written = NumberSet()
         """Kept already, as far as we know."""
-        self._told = NumberSet()
-        """Their numbers may be known to the kernel: what is kept of them stays as long as this mount."""
         self._changed: list[int] = []
         """May have gone since the last flush."""
         self._forgetting = 0
@@ -96,7 +85,8 @@ class KeptAttributes:
         self._flushing = trio.Lock()
         self._identity: int | None = None
         self._source_id, self._device = "", 0
-        self._is_fresh = False
+        self._has_lost = False
+        """Earlier mounts may have left some of files that went."""
 
     @property
     def identity(self) -> int:
@@ -122,9 +112,8 @@ class KeptAttributes:
         if len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]  # it may never be staged
 
-    def of_source(self, source_id: str, device: int, *, is_fresh: bool) -> KeptAttributes | None:
-        """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now.
-        `is_fresh`: no kernel holds anything that an earlier daemon has told."""
+    def of_source(self, source_id: str, device: int) -> KeptAttributes | None:
+        """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now."""
         if not self.on:
             return None
         try:
@@ -132,7 +121,7 @@ class KeptAttributes:
         except IndexFailed as error:
             self._context.health.index_failed(error, "opening the cache")
             return None
-        self._source_id, self._device, self._is_fresh = source_id, device, is_fresh
+        self._source_id, self._device, self._has_lost = source_id, device, True
         return self
 
     async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
@@ -146,9 +135,7 @@ class KeptAttributes:
         rows: list[AttributesRow] = await asked or []
         if not rows:
             return None
-        numbers = [row.object_id for row in rows]
-        self._written.add(*numbers)
-        self._told.add(*numbers)
+        self._written.add(*(row.object_id for row in rows))
         here = [row for row in rows if len(row.seen) == SEEN_BYTES and folder.proves(row)]
         seen = bytearray(b"".join(row.seen for row in here))
         for index in range(len(here)):
@@ -161,14 +148,6 @@ class KeptAttributes:
         find = self._context.index.attributes.named_nowait
         row = None if self._forgetting else self._look(find, folder.number, name)
         return _attributes(row, folder, self._device) if row is not None else None
-
-    def of_object_nowait(self, object_id: int) -> KeptFile | None:
-        """The file that is, or was, staged as this object."""
-        row = self._look(self._context.index.attributes.of_object_nowait, object_id)
-        if row is None:
-            return None
-        attributes = _attributes(row, Folder.then(self.identity, self._source_id, row), self._device)
-        return KeptFile(inode_of(row), row.name, attributes) if attributes is not None else None
 
     def _look(self, find: Callable[..., AttributesRow | None], *what: object) -> AttributesRow | None:
         try:
@@ -192,7 +171,8 @@ class KeptAttributes:
             return
         async with self._flushing:
             changed, self._changed = self._changed, []
-            await self._drop_those(changed)
+            if changed:
+                await self._change(self._context.index.attributes.drop_lost, changed)
             waiting = [what for what in self._waiting if isinstance(what, int)]
             ready: list[StagedFile | int] = [
                 what for what in self._waiting if isinstance(what, StagedFile) and what.has_row and what.complete
@@ -219,10 +199,7 @@ class KeptAttributes:
                     found := await threads.ask_index(rows.below, path.strip(b"/"), after, _AT_ONCE)
                 ):
                     after = found[-1].object_id
-                    # Those whose numbers the kernel may know are found by these: see `of_object_nowait`.
-                    hidden = [_nowhere(row, identity, self._source_id) for row in found if row.object_id in self._told]
-                    untold = [row.object_id for row in found if row.object_id not in self._told]
-                    await threads.change_index(rows.replace, hidden, untold)
+                    await threads.change_index(rows.forget_those, [row.object_id for row in found])
                     self._written.discard(*(row.object_id for row in found))
                 yield
         finally:
@@ -236,15 +213,12 @@ class KeptAttributes:
         while True:
             await trio.sleep(_EVERY_S)
             await self.flush()
-            if self._is_fresh:
-                self._is_fresh = False
-                for objects in await self._ranges():  # what earlier mounts have left of files that went
-                    await self._drop_those(await self._ask(self._context.index.attributes.lost, objects) or [])
-
-    async def _drop_those(self, objects: Sequence[int]) -> None:
-        untold = [number for number in objects if number not in self._told]
-        if untold:
-            await self._change(self._context.index.attributes.drop_lost, untold)
+            if self._has_lost:
+                self._has_lost = False
+                for objects in await self._ranges():
+                    lost = await self._ask(self._context.index.attributes.lost, objects)
+                    if lost:
+                        await self._change(self._context.index.attributes.drop_lost, lost)
 
     async def _ranges(self) -> list[range]:
         end = (await self._ask(self._context.index.attributes.last_object) or 0) + 1
@@ -282,8 +256,3 @@ def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes |
         return None
     found = attributes_of(row.seen, 0)
     return found._replace(device=device) if found is not None else None
-
-
-def _nowhere(row: AttributesRow, identity: int, source_id: str) -> AttributesRow:
-    """The same, in no directory that there is."""
-    return Folder.nowhere(identity, source_id, row).row(row.object_id, row.name, row.seen)

@@ -60,7 +60,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
         leaf_table=leaf_table,
-        kept=storage.cache.attributes.of_source(source.source_id, device, is_fresh=not inherited.nodes),
+        kept=storage.cache.attributes.of_source(source.source_id, device),
         inherited=inherited.nodes,
         changed=changed,
         leaf_opened=storage.handles.leaves.opened,

@@ -200,7 +200,9 @@ class Status:
     def _open(self) -> dict[str, int]:
         namespace = self._names.namespace
         found = {"nodes": len(namespace.nodes), "names": len(namespace.names)}
-        return {**found, **self._storage.handles.statistics()}
+        opened = self._storage.handles.statistics()
+        opened["files"] += self._names.leaf_table.figures().open
+        return {**found, **opened}
 
     def _source(self) -> dict[str, object]:
         source, metrics = self._storage.source, self._basics.metrics

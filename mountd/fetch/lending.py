@@ -139,7 +139,7 @@ class Lending:
 
         Its look-up was on its way to us when the directory was lent; its bytes would be read twice.
         """
-        if not directory.lent or self._namespace.leaves.ended or not self._namespace.leaves.claim(directory, [name]):
+        if not directory.lent or not self._namespace.leaves.claim(directory, [name]):
             return  # or nothing is begun there just now
         is_busy = True
         while is_busy:

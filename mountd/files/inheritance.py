@@ -33,12 +33,14 @@ async def open_again(
     cache: Cache,
     passthrough: Passthrough,
     plane: DataPlane,
-    counts_fd: int,
+    table_fd: int,
 ) -> None:
-    """Take over the handles of `inherited`, whose nodes `namespace` has. `counts_fd`: as for `DataPlane.attach`."""
+    """Take over the handles of `inherited`, whose nodes `namespace` has. `table_fd`: as for `DataPlane.attach`."""
     # Without a memfd of the keeper nobody could tell the next daemon who has which handle open.
-    left = plane.attach(counts_fd) if counts_fd >= 0 or not journal.on else None
-    counted_there, left = left is not None, left or {}
+    attached = plane.attach(table_fd) if table_fd >= 0 or not journal.on else None
+    left = attached.handles if attached is not None else {}
+    if attached is not None:
+        namespace.leaves.attached(attached.directories)
     for directory in inherited.directories:
         handle = DirectoryHandle(namespace.node(directory.node_id), unique=directory.unique)
         is_unknown = directory.shown < 0  # whoever is not at its start was shown something
@@ -56,7 +58,7 @@ async def open_again(
         node = nodes[opened.node_id]
         assert node.version is not None
         counted = left.pop(opened.number, None)
-        was_kept = counted is None and counted_there and handles.is_delegated(opened.number)
+        was_kept = counted is None and attached is not None and handles.is_delegated(opened.number)
         if was_kept or (counted is not None and counted.open <= 0):
             journal.handles.closed(opened.number)  # it was kept for whoever opened the file next
             if counted is not None:
@@ -73,15 +75,8 @@ async def open_again(
         slot = counted.slot if counted is not None else None
         again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode, slot=slot)
         handles.inherit_file(opened.number, again, opened.unique)
-    for number, unknown in left.items():
-        leaf = unknown.leaf if unknown.open > 0 else None
-        inherited_leaf = namespace.inherit_leaf(number, *leaf) if leaf is not None else None
-        if inherited_leaf is None:
-            plane.free_slot(unknown.slot)  # its handle was not noted: nobody can be told of it
-            continue
-        namespace.holds.counted(inherited_leaf, unknown.open, passed=False)
-        namespace.nodes.note(inherited_leaf)
-        handles.leaves.opened(inherited_leaf, unknown.slot)
+    for unknown in left.values():
+        plane.free_slot(unknown.slot)  # its handle was not noted: nobody can be told of it
 
 
 async def have_names_looked_up(

@@ -40,8 +40,8 @@ class Leaf(NamedTuple):
     """Its attributes, as in `core.seen`."""
     opens: int = 0
     """Handles of it that are open, all with its id for a number."""
-    slot: int = -1
-    """Where these are counted."""
+    number: int = -1
+    """Of a leaf with opens, for `written_down`."""
 
 
 class LeafFigures(NamedTuple):
@@ -50,6 +50,7 @@ class LeafFigures(NamedTuple):
     known: int = 0
     held: int = 0
     """By the kernel."""
+    open: int = 0
     look_ups: int = 0
     """That were answered."""
     attributes: int = 0
@@ -66,16 +67,13 @@ class PlaneLeaves:
         """The threads of the data plane answer."""
         return self._plane.runs
 
-    def begin(self, first_id: int, first_kept_id: int) -> None:
-        """It is empty, and gives out node ids from this one on, 2**38 at most.
+    def begin(self, first_id: int) -> None:
+        """It is empty, and gives out node ids from this one on, 2**38 at most."""
+        EXTENSION.plane_leaves_begin(first_id)
 
-        Those of leaves with an object are `first_kept_id` + its number * 1024 + something less; 0: they are as all.
-        """
-        EXTENSION.plane_leaves_begin(first_id, first_kept_id)
-
-    def end(self) -> None:
-        """Look-ups come to us from now on, but of leaves with an object."""
-        EXTENSION.plane_leaves_end()
+    def become_stateless(self) -> None:
+        """Opens do not reach us any more: look-ups of empty files come to us."""
+        EXTENSION.plane_leaves_become_stateless()
 
     def put(
         self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
@@ -99,6 +97,16 @@ class PlaneLeaves:
     def take_id(self, node_id: int) -> Leaf | None:
         """The same, by the id that the kernel knows."""
         return _leaf(EXTENSION.plane_leaves_take_id(node_id))
+
+    def count(self, handle: int, opens: int) -> int:
+        """Where so many that have this handle open are counted from now on (`DataPlane.count`); -1: there are too many
+        handles."""
+        slot: int = EXTENSION.plane_new_count(handle, opens)
+        return slot
+
+    def written_down(self, number: int) -> None:
+        """Of a leaf that was taken: the next daemon of the mount finds its handles elsewhere now."""
+        EXTENSION.plane_leaves_written_down(number)
 
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
         """Those of them that are not leaves, or past their time."""
@@ -167,5 +175,5 @@ class PlaneLeaves:
 def _leaf(taken: _Taken | None) -> Leaf | None:
     if taken is None:
         return None
-    node_id, directory_id, name, look_ups, valid_ns, seen, opens, slot = taken
-    return Leaf(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen, opens, slot)
+    node_id, directory_id, name, look_ups, valid_ns, seen, opens, number = taken
+    return Leaf(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen, opens, number)

@@ -10,6 +10,7 @@ import errno
 import logging
 import struct
 import time
+from collections import Counter
 from itertools import starmap
 from typing import NamedTuple
 
@@ -82,8 +83,14 @@ class Counted(NamedTuple):
     slot: int
     open: int
     """How many have it open."""
-    leaf: tuple[int, bytes, bytes] | None = None
-    """Of one that is a leaf's id: its directory, name and attributes (`core.seen`)."""
+
+
+class Attached(NamedTuple):
+    """What an earlier daemon of the mount has left."""
+
+    handles: dict[int, Counted]
+    directories: Counter[int]
+    """Leaves in each directory, by its node id."""
 
 
 class OpenCounts(NamedTuple):
@@ -188,17 +195,19 @@ class DataPlane:
             self._runs = False
             EXTENSION.plane_stop()
 
-    def attach(self, counts_fd: int) -> dict[int, Counted] | None:
-        """Count handles in this memfd, which outlives us, or in memory of our own (-1), before anything is put. What
-        an earlier daemon has left there, by handle; None: that is not known, and nothing can be put.
+    def attach(self, table_fd: int) -> Attached | None:
+        """Count handles and keep leaves in this memfd, which outlives us, or in memory of our own (-1), before anything
+        is put. None: what is there is not known, and nothing can be put.
         """
         try:
-            left = EXTENSION.plane_attach(counts_fd)
+            handles, runs = EXTENSION.plane_attach(table_fd)
         except OSError as error:
             log.warning("every open comes to Python: there is no memory to count handles in: %s", error)
             return None
-        named = EXTENSION.plane_named
-        return {handle: Counted(slot, opened, named(slot)) for handle, slot, opened in left}
+        directories: Counter[int] = Counter()
+        for directory_id, count in struct.iter_unpack("=QQ", runs):
+            directories[directory_id] += count
+        return Attached({handle: Counted(slot, opened) for handle, slot, opened in handles}, directories)
 
     def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
         """Answer opens of a node of `size` bytes, which nobody has open, with this handle from now on, for `valid_s`

@@ -4,21 +4,19 @@ The first look-up in a directory has what is kept of its files brought in, page 
 looked up before its page has come is asked of the index by itself; a listing waits a moment. What is not kept is asked
 for as ever.
 
-The node id of such a leaf is made of the number of its object, so that the next daemon finds the file again though it
-was noted nowhere. Event loop only.
+Such a leaf knows the number of its object: what is staged of it is found by its id alone. Event loop only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import trio
 
-from hfs.mountd.cache import KeptFile, KeptPage
+from hfs.mountd.cache import KeptPage
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.seen import SeenNames
@@ -38,10 +36,6 @@ _LISTING_WAITS_S = 1.0
 class KeptFiles(Protocol):
     """What is kept of the files of this source. Directories are known by what they are now."""
 
-    @property
-    def identity(self) -> int:
-        """Of the index whose numbers these are, below 2**21."""
-
     async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
         """Some names of a directory, after this `last_name`, or the first; None: the end."""
 
@@ -51,9 +45,6 @@ class KeptFiles(Protocol):
     def forgetting_below(self, path: bytes, /) -> AbstractAsyncContextManager[None]:
         """Names at and below this path are not found any more, in this mount nor in later ones. Until the block ends
         nothing is kept, and none is found."""
-
-    def of_object_nowait(self, object_id: int, /) -> KeptFile | None:
-        """The file that is, or was, staged as this object, where it was seen."""
 
 
 class _Loading:
@@ -145,26 +136,3 @@ class KeptNames:
             attributes = left[name]
             if attributes is not None:
                 self._tree.seen(directory, name, attributes)
-
-    # -- the next daemon ----------------------------------------------------------------------------------------------
-
-    def node(self, node_id: int) -> Node | None:
-        """The node of a leaf that an earlier daemon has told the kernel of; None: it is none of these, or has gone."""
-        number = self._leaves.object_of(node_id)
-        found = self._kept.of_object_nowait(number) if self._kept is not None and number is not None else None
-        if found is None:
-            return None
-        directory = self._nodes.directory_at(self._nodes.root.attributes._replace(inode=found.directory))
-        if directory is None:
-            return None
-        version = found.attributes.version(self._leaves.source_id)
-        node = Node(found.attributes, version, directory, found.name)
-        node.lookups = 1  # as if, see `inherited`
-        node.expires_s = math.inf
-        self._nodes.adopt(node, node_id)
-        if self._names.remembered(directory, found.name) is None and self._nodes.of_version(version) is None:
-            self._nodes.enter(node)
-            self._names.put(directory, found.name, node, math.inf)
-        else:
-            node.retired = True  # looked up anew, it has another id: who has this one open goes on with it
-        return node

@@ -69,23 +69,15 @@ class Namespace:
         try:
             return self.nodes.node(node_id)
         except SourceError:
-            node = self.names.node(node_id) or self.kept.node(node_id)
+            node = self.names.node(node_id)
             if node is None:
                 raise
             return node
 
-    def inherit_leaf(self, node_id: int, directory_id: int, name: bytes, seen: bytes) -> Node | None:
-        """A leaf that somebody had opened from an earlier daemon, which took no note of it as a node. It is past its
-        time. None: its directory has gone."""
-        try:
-            directory = self.nodes.node(directory_id)
-        except SourceError:
-            return None
-        return self.leaves.inherit(directory, name, seen, node_id)
-
     def becomes_stateless(self) -> None:
         """The kernel is about to be told to open files without asking."""
-        self.leaves.end()
+        if self.leaves.table is not None:
+            self.leaves.table.become_stateless()
 
     async def sweep(self) -> None:
         """Let go of what is past its time and not held. Called now and then."""
@@ -131,8 +123,7 @@ async def open_namespace(
     listings = Listings(source.listings, nursery, silence, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
-    identity = kept.identity if kept is not None else None
-    leaves = Leaves(leaf_table, nodes, source, leaf_opened, identity=identity, at_most=names_at_most * 2, ttl_s=ttl_s)
+    leaves = Leaves(leaf_table, nodes, source, leaf_opened, at_most=names_at_most * 2, ttl_s=ttl_s)
     names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)

@@ -23,14 +23,14 @@ static struct {
 
 typedef size_t (*add_plus)(fuse_req_t, char *, size_t, const char *, const struct fuse_entry_param *, off_t);
 
-static int copy_facts(const struct leaf_facts *facts, void *into) {
-    *(struct leaf_facts *)into = *facts;
+static int copy_facts(const struct slot *facts, void *into) {
+    *(struct slot *)into = *facts;
     return 0;
 }
 
 /* Its length, more than `room` if it does not fit; 0: there is no such leaf. */
 static size_t add_leaf(add_plus add, fuse_req_t req, char *buffer, size_t room, const char *name, off_t id) {
-    struct leaf_facts facts;
+    struct slot facts;
     int64_t now_ns = monotonic_ns();
     if (!leaves_look_up(names.directory, name, strlen(name), now_ns, copy_facts, &facts)) return 0;
     const struct seen *seen = &facts.seen;

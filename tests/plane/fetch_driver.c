@@ -189,12 +189,11 @@ static void recall(void) {
     for (unsigned file = 0; file < FILES; file++) __atomic_store_n(&recalled[file], now[file], __ATOMIC_RELEASE);
 }
 
+static void let_go(struct slot *taken) { contents_take(taken->id), leaves_free(taken); }
+
 static void take_leaf(uint64_t leaf) {
-    struct leaf_taken taken;
-    int64_t open = 0, slot = -1;
-    if (leaves_take_id(leaf, 1, &taken)) return;
-    contents_take(leaf, &open, &slot);
-    if (open) counts_free((uint32_t)slot);
+    struct slot *taken;
+    if (!leaves_take_id(leaf, 1, &taken)) let_go(taken);
 }
 
 /* Files that other nodes of the job own, some of all. */
@@ -207,7 +206,8 @@ static void own_some(unsigned *seed) {
 
 static void act(unsigned *seed, uint64_t *number) {
     char name[16];
-    uint64_t directories[8], stuck[FETCH_WORKERS], first, end;
+    uint64_t stuck[FETCH_WORKERS], first, end;
+    struct slot *swept[8];
     name_of((unsigned)rand_r(seed) % FILES, name);
     switch (rand_r(seed) % 20) {
     case 16: pushes_terms(rand_r(seed) % 4 != 0, rand_r(seed) % 2); break;
@@ -234,7 +234,7 @@ static void act(unsigned *seed, uint64_t *number) {
         staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1);
         break;
     case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
-    case 14: leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, directories, 8, contents_end); break;
+    case 14: for (size_t left = leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, swept, 8); left--;) let_go(swept[left]); break;
     default: (void)jobs_under_way();
     }
     free_outcomes();
@@ -270,7 +270,7 @@ static int begin(void) {
     store_by_python(0);
     pushes_terms(1, 0);
     placement_set(NULL, 0);
-    leaves_begin(FIRST_LEAF, 0);
+    leaves_begin(FIRST_LEAF);
     store_in(cache, 4096);
     staged_at(cache);
     if (!error) error = workers_start(ends[0], 4, 3, 8 * LARGEST);
@@ -291,7 +291,7 @@ static void end(uint64_t numbers) {
     }
     for (uint64_t number = 1; number < numbers; number++) staged_take(number, 1);
     free_outcomes();
-    leaves_begin(0, 0);
+    leaves_begin(0);
     if (contents_count() || buffers_out() || jobs_under_way() || lent_count()) fail("something is left: %zu contents, %zu bytes, %zu jobs, %zu directories", contents_count(), buffers_out(), jobs_under_way(), lent_count());
     shutdown(ends[0], SHUT_RDWR);
 }

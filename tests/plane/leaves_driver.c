@@ -6,7 +6,13 @@
 #include "driving.h"
 #include "plane.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+
+WRAPPED(void *, mmap, (void *at, size_t size, int prot, int flags, int fd, off_t offset), (at, size, prot, flags, fd, offset),
+        MAP_FAILED, ENOMEM)
+WRAPPED(int, posix_fallocate, (int fd, off_t offset, off_t size), (fd, offset, size), ENOMEM, ENOMEM)
 
 #define DIRECTORIES 3
 #define NAMES 200 /* of a directory: few, so that threads meet at them */
@@ -24,7 +30,7 @@ static struct seen seen_of(uint64_t directory, unsigned name, unsigned version) 
 
 static size_t name_of(unsigned name, char *into) { return (size_t)sprintf(into, "%0*u", 3 + (int)(name % 50), name); }
 
-static void check(const struct leaf_facts *facts, uint64_t directory, unsigned name) {
+static void check(const struct slot *facts, uint64_t directory, unsigned name) {
     if (facts->seen.inode != directory * 100000 + name) fail("another file's attributes");
     if (facts->seen.size != (uint64_t)facts->seen.seconds[2]) fail("attributes of two moments");
     if (!leaves_is_id(facts->id)) fail("an id that is none");
@@ -40,7 +46,7 @@ struct asked {
     int refuse;
 };
 
-static int told(const struct leaf_facts *facts, void *context) {
+static int told(const struct slot *facts, void *context) {
     struct asked *asked = context;
     check(facts, asked->directory, asked->name);
     if (facts->id - FIRST >= IDS) fail("more ids than leaves were put in");
@@ -50,7 +56,7 @@ static int told(const struct leaf_facts *facts, void *context) {
     return 0;
 }
 
-static int told_attributes(const struct leaf_facts *facts, void *context) {
+static int told_attributes(const struct slot *facts, void *context) {
     if (facts->id != *(uint64_t *)context) fail("attributes of another one");
     return 0;
 }
@@ -104,7 +110,7 @@ static void *kernel(void *argument) {
         if (!leaves_look_up(asked.directory, name, size, monotonic_ns(), told, &asked)) continue;
         __atomic_add_fetch(&look_ups, 1, __ATOMIC_RELAXED);
         leaves_attributes(asked.id, monotonic_ns(), told_attributes, &asked.id);
-        leaves_knows(asked.directory, name, size, monotonic_ns());
+        leaves_seen(asked.directory, name, size, monotonic_ns(), NULL);
         long now = __atomic_load_n(&held[asked.id - FIRST][0], __ATOMIC_SEQ_CST);
         if (asked.refuse || now < 1 || rand_r(&seed) % 2) continue;
         if (__atomic_compare_exchange_n(&held[asked.id - FIRST][0], &now, now - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -114,24 +120,30 @@ static void *kernel(void *argument) {
     return NULL;
 }
 
-static void took(const struct leaf_taken *leaf) {
-    unsigned name = (unsigned)(leaf->facts.seen.inode % 100000);
+static void took(struct slot *leaf) {
+    unsigned name = (unsigned)(leaf->seen.inode % 100000);
     char text[64];
     if (name_of(name, text) != leaf->name_size || memcmp(text, leaf->name, leaf->name_size)) fail("another one's name");
-    check(&leaf->facts, leaf->directory, name);
-    __atomic_add_fetch(&python_holds[leaf->facts.id - FIRST][0], leaf->lookups, __ATOMIC_SEQ_CST);
+    check(leaf, leaf->directory, name);
+    __atomic_add_fetch(&python_holds[leaf->id - FIRST][0], leaf->lookups, __ATOMIC_SEQ_CST);
     taken_over++;
+    leaves_free(leaf);
 }
 
 static long put;
 
-static void swept(uint64_t id) {
-    if (!leaves_is_id(id)) fail("swept: no leaf");
+static void sweep(void) {
+    struct slot *taken[64];
+    size_t count = leaves_sweep(monotonic_ns(), NAMES, taken, 64);
+    for (size_t i = 0; i < count; i++) {
+        if (!leaves_is_id(taken[i]->id) || taken[i]->lookups) fail("swept: no leaf, or one that is held");
+        leaves_free(taken[i]);
+    }
+    gone += (long)count;
 }
 
 static void change_something(unsigned *seed) {
-    static struct leaf_taken leaf;
-    static uint64_t directories[64];
+    struct slot *leaf;
     uint64_t directory = 1 + (uint64_t)(rand_r(seed) % DIRECTORIES);
     unsigned name = (unsigned)rand_r(seed) % NAMES;
     char text[64];
@@ -139,16 +151,17 @@ static void change_something(unsigned *seed) {
     int error = 0;
     switch (rand_r(seed) % 8) {
     case 0:
-        if (!(error = leaves_take(directory, text, size, 1, &leaf))) took(&leaf);
+        if (!(error = leaves_take(directory, text, size, 1, &leaf))) took(leaf);
         break;
     case 1:
-        if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1), 1, &leaf))) took(&leaf);
+        if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1), 1, &leaf))) took(leaf);
         break;
-    case 2: gone += (long)leaves_sweep(monotonic_ns(), NAMES, directories, 64, swept); break;
+    case 2: sweep(); break;
     default: {
         struct seen seen = seen_of(directory, name, (unsigned)rand_r(seed) % 3);
         int64_t until_ns = rand_r(seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;
-        error = leaves_put(directory, text, size, &seen, 0, until_ns, rand_r(seed) % 2);
+        uint64_t id;
+        error = leaves_put(directory, text, size, &seen, 0, until_ns, rand_r(seed) % 2, &id);
         put += !error;
         if (error == EEXIST || error == ESTALE || error == EBUSY) error = 0;
     }
@@ -163,13 +176,13 @@ static int is_wanted(int64_t end_ns) {
 /* Until so many were put in that a shard may have given out the ids that are counted here, or the time is over and all was
  * tried. */
 static void round_of(int64_t end_ns, unsigned *seed) {
-    static struct leaf_taken leaf;
+    struct slot *leaf;
     pthread_t kernels[KERNELS];
     unsigned seeds[KERNELS];
     put = 0;
     memset(held, 0, IDS * sizeof *held);
     memset(python_holds, 0, IDS * sizeof *python_holds);
-    leaves_begin(FIRST, 0);
+    leaves_begin(FIRST);
     __atomic_store_n(&run, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) {
         seeds[i] = (unsigned)rand_r(seed);
@@ -179,7 +192,7 @@ static void round_of(int64_t end_ns, unsigned *seed) {
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
     for (uint64_t id = FIRST; id < FIRST + IDS; id++)
-        if (!leaves_take_id(id, 1, &leaf)) took(&leaf);
+        if (!leaves_take_id(id, 1, &leaf)) took(leaf);
     for (size_t i = 0; i < IDS; i++)
         if (held[i][0] != python_holds[i][0]) fail("%ld look-ups are held, %ld are counted", held[i][0], python_holds[i][0]);
     if (leaves_count() || leaves_held()) fail("leaves are left");
@@ -222,19 +235,25 @@ static void fuzz(double seconds, unsigned seed) {
     long rounds = 0;
     for (int64_t end_ns = monotonic_ns() + (int64_t)(seconds * 1e9); is_wanted(end_ns); rounds++) round_of(end_ns, &seed);
     printf("%ld rounds: %ld answered, %ld forgotten, %ld taken, %ld swept\n", rounds, look_ups, forgotten, taken_over, gone);
-    leaves_begin(0, 0);
+    leaves_begin(0);
     free(held), free(python_holds);
+}
+
+static int new_memory(uint64_t directory) {
+    fail("a leaf of %llu in memory that is new", (unsigned long long)directory);
+    return 0;
 }
 
 static int once(void) {
     char text[64];
-    int error = 0;
-    leaves_begin(FIRST, 0);
+    leaves_begin(FIRST);
+    int error = leaves_attach(-1, new_memory);
     for (unsigned name = 0; name < 3000 && !error; name++) { /* shards grow */
         struct seen seen = seen_of(1, name, 1);
-        error = leaves_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, 1);
+        uint64_t id;
+        error = leaves_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, 1, &id);
     }
-    leaves_begin(0, 0);
+    leaves_begin(0);
     if (leaves_count()) fail("leaves are left");
     return error;
 }

@@ -12,7 +12,6 @@
 #define OBJECTS 5 /* few, so that threads meet at them */
 #define BYTES 9000
 #define KERNELS 3
-#define FIRST_KEPT (UINT64_C(1) << 62)
 #define WRONG 0xff
 
 static int directory;
@@ -31,8 +30,6 @@ int __wrap_fstat(int fd, struct stat *found) {
 
 /* Never WRONG, and another one in each object. */
 static unsigned char byte_of(uint64_t number, uint64_t at) { return (unsigned char)((number * 31 + at * 7) % 251); }
-
-static uint64_t id_of(uint64_t number, unsigned shard) { return FIRST_KEPT + number * 1024 + shard % 1024; }
 
 static void path_of(uint64_t number, char *into) { sprintf(into, "%02x/%d", (unsigned)(number & 0xff), (int)number); }
 
@@ -63,11 +60,10 @@ static void *kernel(void *argument) {
     while (__atomic_load_n(&run, __ATOMIC_ACQUIRE)) {
         uint64_t number = 1 + (uint64_t)rand_r(&seed) % (OBJECTS + 1), offset = (uint64_t)rand_r(&seed) % (BYTES + 100);
         size_t size = 1 + (size_t)rand_r(&seed) % 4096;
-        uint64_t id = rand_r(&seed) % 16 ? id_of(number, (unsigned)rand_r(&seed)) : (uint64_t)rand_r(&seed);
-        ssize_t got = staged_read(id, offset, size, data);
+        ssize_t got = staged_read(number, offset, size, data);
         __atomic_add_fetch(got < 0 ? &refused_reads : &answered_reads, 1, __ATOMIC_RELAXED);
         if (got < 0) continue;
-        if (number > OBJECTS || id < FIRST_KEPT) fail("an object that there is not");
+        if (number > OBJECTS) fail("an object that there is not");
         uint64_t left = offset < BYTES ? BYTES - offset : 0;
         if ((size_t)got != (size < left ? size : left)) fail("%zd bytes of %zu", got, size);
         for (ssize_t i = 0; i < got; i++)
@@ -85,13 +81,11 @@ static void begin(void) {
         if (mkdirat(directory, name, 0700) && errno != EEXIST) fail("%s: %s", name, strerror(errno));
         write_object(number, 1);
     }
-    leaves_begin(1, FIRST_KEPT);
     staged_in(directory);
 }
 
 static void end(void) {
     staged_in(-1);
-    leaves_begin(0, 0);
     if (staged_count()) fail("objects are left");
     close(directory);
 }
@@ -140,7 +134,7 @@ static int once(void) {
     begin();
     for (int again = 0; again < 2; again++) /* what is put once more replaces what was there */
         for (uint64_t number = 1; number <= OBJECTS && !error; number++) error = put(number);
-    if (!error && staged_read(id_of(2, 5), 3, 9, data) != 9) fail("not answered");
+    if (!error && staged_read(2, 3, 9, data) != 9) fail("not answered");
     for (uint64_t number = 1; number <= OBJECTS; number++) staged_take(number, 1);
     end();
     return error;

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # compiled with sanit
 PLANE = ROOT / "mountd" / "native" / "plane"
 WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),
-    "leaves_driver": ("malloc", "calloc"),
+    "leaves_driver": ("malloc", "calloc", "mmap", "posix_fallocate"),
     "staged_driver": ("malloc", "calloc", "fstat"),
     "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx"),
     "looks_driver": ("malloc", "calloc", "pthread_create", "is_as_left"),
@@ -86,9 +86,16 @@ def test_every_call_that_may_fail_fails_once(build: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the processor does not stop after each store")
-def test_who_is_killed_at_any_store_leaves_each_count_as_before_or_after(build: Path) -> None:
-    program = build / "counts_driver"
-    sources = [Path(__file__).with_name("counts_driver.c"), PLANE / "counts.c"]
+def test_who_is_killed_at_any_store_leaves_each_handle_and_file_as_before_or_after(build: Path) -> None:
+    program = build / "stores_driver"
+    sources = [
+        Path(__file__).with_name("stores_driver.c"),
+        PLANE / "counts.c",
+        PLANE / "slots.c",
+        PLANE / "leaves.c",
+        PLANE / "names.c",
+        PLANE / "table.c",
+    ]
     subprocess.run(["gcc", *FLAGS, "-O2", *sources, "-o", program, "-Wl,--wrap=mmap", "-lpthread"], check=True)
     run(build, program, limit_s=50)
 
@@ -124,7 +131,7 @@ def test_threads_that_the_cache_disk_has_kept_look_on(build: Path, sanitizer: st
 
 LADDER = (
     ("buffers", "detached", "events", "follows", "names", "object", "queue", "reply", "splice", "user"),
-    ("table", "counts", "leaves", "lent", "opens", "reads", "waiters"),
+    ("table", "counts", "slots", "leaves", "lent", "opens", "reads", "waiters"),
     ("contents", "file_replies", "looks", "overlay", "pushes", "staged"),
     ("jobs", "lines", "placement", "source", "store", "workers"),
     ("answers", "threads"),

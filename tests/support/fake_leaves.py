@@ -43,22 +43,18 @@ class FakeLeafTable:
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self.runs = True
-        self.ended = False
+        self.is_stateless = False
         self.leaves: dict[tuple[int, bytes], Kept] = {}
         self._clock = clock
-        self._next_id = self._first_kept_id = 0
+        self._next_id = 0
         self._hand = 0
 
-    def begin(self, first_id: int, first_kept_id: int) -> None:
+    def begin(self, first_id: int) -> None:
         self.leaves.clear()
         self._next_id = first_id
-        self._first_kept_id = first_kept_id
 
-    def _is_kept(self, kept: Kept) -> bool:
-        return kept.node_id >= self._first_kept_id > 0
-
-    def end(self) -> None:
-        self.ended = True
+    def become_stateless(self) -> None:
+        self.is_stateless = True
 
     def put(
         self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
@@ -73,8 +69,6 @@ class FakeLeafTable:
             elif kept is not None:
                 kept.until_s, kept.seen = fresh.until_s, seen
             else:
-                if objects and self._first_kept_id:
-                    fresh.node_id = self._first_kept_id + objects[index] * 1024
                 self.leaves[directory_id, name] = fresh
                 self._next_id += 1
                 added += 1
@@ -95,7 +89,7 @@ class FakeLeafTable:
         return [name for name, kept in known if kept is None or not self._is_told(kept)]
 
     def _is_told(self, kept: Kept) -> bool:
-        return kept.until_s > self._clock() and (not self.ended or self._is_kept(kept))
+        return kept.until_s > self._clock()
 
     def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
         known = [self.leaves.get((directory_id, name)) for name in names]
@@ -132,14 +126,15 @@ class FakeLeafTable:
     def look_up(self, directory_id: int, name: bytes) -> Kept | None:
         """None: the look-up goes to the daemon."""
         kept = self.leaves.get((directory_id, name))
-        if kept is None or not self._is_told(kept):
+        if kept is None or not self._is_told(kept) or (self.is_stateless and not kept.version.size):
             return None
         kept.look_ups += 1
         return kept
 
     def attributes(self, node_id: int) -> Kept | None:
         kept = self.by_id(node_id)
-        return kept if kept is not None and kept.until_s > self._clock() else None
+        is_sized = kept is not None and (kept.version.size or not self.is_stateless)
+        return kept if kept is not None and is_sized and self._is_told(kept) else None
 
     def forget(self, node_id: int, count: int) -> bool:
         """False: it goes to the daemon."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from dataclasses import dataclass
 from itertools import count
 
 import trio
 
 from hfs.mountd.kernel.plane import (
+    Attached,
     Backing,
     Counted,
     OpenCounts,
@@ -57,10 +59,11 @@ class FakePlane:
         """Where reads of leaves find their objects; -1: they are not answered."""
         self._slots = count()
 
-    def attach(self, _counts_fd: int) -> dict[int, Counted]:
+    def attach(self, _table_fd: int) -> Attached:
         self.entries.clear()
         self.reads.clear()
-        return {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}
+        handles = {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}
+        return Attached(handles, Counter())
 
     def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
         if self.full or valid_s <= 0:

@@ -211,7 +211,7 @@ def serving(counts_fd: int = -1) -> Iterator[tuple[DataPlane, Kernel]]:
     with ours, theirs:
         theirs.setblocking(False)
         ours.settimeout(10)
-        assert plane.attach(counts_fd) == {}
+        assert plane.attach(counts_fd) == ({}, {})
         plane.start(theirs.fileno(), 1)
         slot = plane.put_opens(_MARKED, 1, size=10, valid_s=1000, backing=None)
         assert slot is not None

@@ -128,7 +128,7 @@ class Model:
     slots: dict[Place, Slot] = field(default_factory=dict)
     lent: dict[int, Loan] = field(default_factory=dict)
     objects: dict[Version, int] = field(default_factory=dict)
-    ended: bool = False
+    stateless: bool = False
     reads: int = 0
     """Of the source."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -226,10 +226,10 @@ class Model:
     # ---- what the kernel asks ----
 
     def look_up(self, place: Place) -> Slot | None:
-        if self.ended:
-            return None
         slot = self.slots.get(place)
-        if slot is None or slot.until is not Until.GOOD:
+        if self.stateless and (slot is None or not slot.size):
+            return None
+        if (slot is None or slot.until is not Until.GOOD) and not self.stateless:
             slot = self.slots[place] if self.job(place, fetch=False) else None
         if slot is None or slot.until is not Until.GOOD:
             return None
@@ -238,7 +238,7 @@ class Model:
 
     def stat(self, node_id: int) -> Slot | None:
         slot = self.by_id(node_id)
-        is_told = slot is not None and slot.until is Until.GOOD and (slot.size or not self.ended)
+        is_told = slot is not None and slot.until is Until.GOOD and (slot.size or not self.stateless)
         return slot if is_told else None
 
     def fetch(self, slot: Slot) -> bool:
@@ -250,7 +250,7 @@ class Model:
 
     def open(self, node_id: int) -> Slot | None:
         slot = self.by_id(node_id)
-        if slot is None or self.ended or slot.until is not Until.GOOD:
+        if slot is None or self.stateless or slot.until is not Until.GOOD:
             return None
         if slot.content is None and (number := self.objects.get(slot.version, 0)):
             slot.content = Content(in_memory=False, number=number)

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 
-from hfs.mountd.cache.index.attributes import AttributeRows, AttributesRow, Folder, inode_of
+from hfs.mountd.cache.index.attributes import AttributeRows, AttributesRow, Folder
 from hfs.mountd.cache.index.database import Connect, IndexDatabase, IndexFailed, Sources, in_memory
 from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
 from hfs.mountd.cache.index.statements import FoundRow, IndexReader, IndexWriter
@@ -31,7 +31,6 @@ __all__ = [
     "StagedRow",
     "Stamp",
     "in_memory",
-    "inode_of",
 ]
 
 

@@ -20,8 +20,6 @@ from hfs.mountd.cache.index.rows import signed, unsigned
 from hfs.mountd.core.attributes import Attributes
 
 _DIRECTORY = struct.Struct("<Qqq")
-_NEVER = (-(1 << 63), -(1 << 63))
-"""The mtime and ctime of no directory."""
 _NUMBER = struct.Struct("<Q")
 
 _COLUMNS = "file, folder, directory, name, seen, attributes.proof FROM attributes"
@@ -59,16 +57,6 @@ class Folder:
         directory = _DIRECTORY.pack(attributes.inode, attributes.mtime_ns, attributes.ctime_ns)
         return cls(identity, f"{source_id} {attributes.file_system}".encode(), directory)
 
-    @classmethod
-    def then(cls, identity: int, source_id: str, row: AttributesRow) -> Folder:
-        """That of a row."""
-        return cls(identity, f"{source_id} ".encode(), row.directory)
-
-    @classmethod
-    def nowhere(cls, identity: int, source_id: str, row: AttributesRow) -> Folder:
-        """That of a row which no directory is to have any more."""
-        return cls(identity, f"{source_id} ".encode(), _DIRECTORY.pack(inode_of(row), *_NEVER))
-
     def row(self, object_id: int, name: bytes, seen: bytes) -> AttributesRow:
         """What is to be kept of a file in it."""
         return AttributesRow(object_id, self.number, self.directory, name, seen, self.proof(object_id, name, seen))
@@ -81,11 +69,6 @@ class Folder:
     def proof(self, object_id: int, name: bytes, seen: bytes) -> int:
         """A checksum of all that decides which file is shown as what."""
         return xxhash.xxh3_64_intdigest(self._key + _NUMBER.pack(object_id) + seen + name)
-
-
-def inode_of(row: AttributesRow) -> int:
-    """Of the directory. 0: the row is none that was written."""
-    return int(_DIRECTORY.unpack(row.directory)[0]) if len(row.directory) == _DIRECTORY.size else 0
 
 
 class AttributeRows:
@@ -129,23 +112,16 @@ class AttributeRows:
             found = self._database.reader.execute(f"{sql} ORDER BY file LIMIT ?", (*values, limit)).fetchall()
         return [_row(*columns) for columns in found]
 
-    def replace(self, rows: Sequence[AttributesRow], gone: Sequence[int]) -> None:
-        """These are what is kept of their files, and of these objects nothing is, durably."""
+    def forget_those(self, objects: Sequence[int]) -> None:
+        """Nothing is kept of these objects, durably."""
         with self._database.transaction(durable=True) as database:
-            database.executemany(_KEEP, map(_values, rows))
-            database.executemany("DELETE FROM attributes WHERE file = ?", [(number,) for number in gone])
+            database.executemany("DELETE FROM attributes WHERE file = ?", [(number,) for number in objects])
 
     def named_nowait(self, folder: int, name: bytes) -> AttributesRow | None:
         """That of the complete file with this name."""
         sql = f"SELECT {_COLUMNS} {_OF_WHOLE} = ?"
         with self._database.guarded():
             found = self._database.quick.execute(sql, (signed(folder), name)).fetchone()
-        return _row(*found) if found is not None else None
-
-    def of_object_nowait(self, object_id: int) -> AttributesRow | None:
-        """That of a file that is, or was, staged as this object."""
-        with self._database.guarded():
-            found = self._database.quick.execute(f"SELECT {_COLUMNS} WHERE file = ?", (object_id,)).fetchone()
         return _row(*found) if found is not None else None
 
     def last_object(self) -> int:

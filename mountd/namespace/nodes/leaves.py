@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import trio
 
 from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.seen import SeenNames, attributes_of, has_no_acl
 from hfs.mountd.kernel import Leaf, PlaneLeaves
 from hfs.mountd.namespace.nodes.node import Node
@@ -28,10 +29,6 @@ _MOST_OVER = 1 << 14
 
 _NOT = bytes([1, *bytes(255)])
 """For `translate`."""
-
-FIRST_KEPT_ID = (1 << 62) + (1 << 61)
-_KEPT_BITS = 40
-"""Ids that are made of the numbers of objects: 2**30 of each of 2**21 indexes."""
 
 _SHARDS = 1024
 """Of the table: so many sweeps go over all of it."""
@@ -50,17 +47,15 @@ class Leaves:
         source: Source,
         opened: Callable[[Node, int], object] = lambda _node, _slot: None,
         *,
-        identity: int | None = None,
         at_most: int,
         ttl_s: float,
         clock: Callable[[], float] = trio.current_time,
     ) -> None:
         """`table`: None where there is no data plane. `at_most`: how many are kept that the kernel does not hold.
-        `ttl_s`: for how long an answer is good. `identity`: of the index whose objects they have; None: of none.
+        `ttl_s`: for how long an answer is good.
         `opened` is told of each leaf that is open when it becomes a node, and where it is counted how often."""
         self.table = table
         """What needs no node asks it."""
-        self._first_kept_id = 0 if identity is None else FIRST_KEPT_ID + (identity << _KEPT_BITS)
         self._nodes = nodes
         self._rewritten = source.doubts.rewritten
         self.source_id = source.source_id
@@ -69,28 +64,16 @@ class Leaves:
         self._clock = clock
         self._stopwatch = time.perf_counter
         self._opened = opened
-        self.ended = False
-        """There will be no more, and nobody answers for those that there are."""
         self._counts: Counter[Node] = Counter()
         """Of each directory that is held for its leaves; 0: until the next sweep."""
         if table is not None:
-            table.begin(nodes.first_leaf_id, self._first_kept_id)
+            table.begin(nodes.first_leaf_id)
 
     def may_be_in(self, directory: Node) -> bool:
         """Whether names of this directory may become leaves now."""
-        return not self.ended and self._may_have_any_in(directory)
-
-    def _may_have_any_in(self, directory: Node) -> bool:
         if self.table is None or not self.table.runs:
             return False
         return directory.id != 0 and directory.children is not None and self._ttl_s > 0
-
-    def end(self) -> None:
-        """From now on each file that the kernel is told of is to be a node: in a stateless mount all are noted in the
-        journal."""
-        self.ended = True
-        if self.table is not None:
-            self.table.end()
 
     def put(
         self,
@@ -104,7 +87,7 @@ class Leaves:
 
         `told`: names whose look-ups are to come to us. `objects`: the numbers of what is staged of them.
         """
-        if self.table is None or not (self.may_be_in(directory) or (objects and self._may_have_any_in(directory))):
+        if self.table is None or not self.may_be_in(directory):
             return [(name, found.attributes(index)) for index, name in enumerate(found.names)]
         skip = found.plain.translate(_NOT)
         if directory.children or told:
@@ -118,9 +101,7 @@ class Leaves:
                     skip[index] = 1
         added, left = self.table.put(directory.id, found, skip, valid_s=self._ttl_s, objects=objects)
         if added:
-            if directory not in self._counts:
-                directory.holds += 1
-            self._counts[directory] += added
+            self._hold(directory, added)
         if self.table.unheld > self._at_most + _MOST_OVER:
             self._sweep_some(self.table)
         return [(found.names[index], found.attributes(index)) for index in left]
@@ -131,9 +112,7 @@ class Leaves:
         """Others are about to put leaves in `directory`, but for the names that are known here."""
         assert self.table is not None
         if not directory.lent:
-            if directory not in self._counts:
-                directory.holds += 1
-            self._counts[directory] += 1
+            self._hold(directory, 1)
             directory.lent = True
             self.table.own(directory.id, list(directory.children or ()))  # `Names` says which come and go
 
@@ -185,9 +164,14 @@ class Leaves:
         return self._become(self.table.take_id(node_id)) if self.table is not None else None
 
     def _become(self, leaf: Leaf | None) -> tuple[Node, float] | None:
-        if leaf is None:
+        table = self.table
+        if leaf is None or table is None:
             return None
-        directory = self._nodes.node(leaf.directory_id)
+        directory = self._directory(leaf.directory_id)
+        if directory is None:
+            if leaf.opens:
+                table.written_down(leaf.number)
+            return None
         self._count(directory)
         self._counts[directory] -= 1
         attributes = attributes_of(leaf.seen, 0)
@@ -212,31 +196,38 @@ class Leaves:
         if leaf.opens:
             node.own_opens += leaf.opens
             self._nodes.note(node)
-            self._opened(node, leaf.slot)
+            self._opened(node, table.count(node.id, leaf.opens))
+            table.written_down(leaf.number)
         return node, node.expires_s
 
-    def inherit(self, directory: Node, name: bytes, seen: bytes, node_id: int) -> Node | None:
-        """The node of a leaf of an earlier daemon, which the kernel knows by this id."""
-        attributes = attributes_of(seen, 0)
-        if attributes is None or directory.children is None:
+    def attached(self, directories: Mapping[int, int]) -> None:
+        """An earlier daemon has left so many leaves in each of these directories, which the kernel knows by these ids.
+        What is a node as well, since that daemon was killed on the way, is none. Of a directory that is not known any
+        more the kernel knows nothing but ids, which it is told are stale."""
+        if self.table is None:
+            return
+        for node in self._nodes.files():
+            leaf = self.table.take_id(node.id)
+            if leaf is not None and leaf.opens:
+                self.table.written_down(leaf.number)
+        for directory_id, count in directories.items():
+            directory = self._directory(directory_id)
+            if directory is not None:
+                self._hold(directory, count)
+
+    def _directory(self, directory_id: int) -> Node | None:
+        try:
+            return self._nodes.node(directory_id)
+        except SourceError:
             return None
-        version = attributes.version(self.source_id)
-        node = Node(attributes, version, directory, name)
-        node.lookups = 1  # as if, see `inherited`
-        node.expires_s = -math.inf
-        self._nodes.adopt(node, node_id)
-        if self._nodes.of_version(version) is None:
-            self._nodes.enter(node)
-        node.retired = True  # looked up anew, it has another id: who has this one open goes on with it
-        return node
+
+    def _hold(self, directory: Node, more: int) -> None:
+        if directory not in self._counts:
+            directory.holds += 1
+        self._counts[directory] += more
 
     def _is_rewritten(self, attributes: Attributes | None) -> bool:
         return attributes is not None and self._rewritten.named(attributes, self.source_id) is not attributes
-
-    def object_of(self, node_id: int) -> int | None:
-        """The number of the object that this id was made of."""
-        offset = node_id - self._first_kept_id
-        return offset // _SHARDS if self._first_kept_id and 0 <= offset < 1 << _KEPT_BITS else None
 
     # -- letting go ---------------------------------------------------------------------------------------------------
 
@@ -258,6 +249,7 @@ class Leaves:
 
     def _sweep_some(self, table: PlaneLeaves) -> None:
         for directory_id, count in Counter(table.sweep(self._at_most)).items():
-            directory = self._nodes.node(directory_id)
-            self._count(directory)
-            self._counts[directory] -= count
+            directory = self._directory(directory_id)
+            if directory is not None:
+                self._count(directory)
+                self._counts[directory] -= count

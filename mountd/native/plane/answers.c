@@ -25,9 +25,9 @@ static int reply_open(const struct opens *entry, void *context) {
 /* A leaf that is past its time is Python's: it asks the source. */
 static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size) {
     struct leaf_place place;
-    if (leaves_are_ended() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (leaves_are_stateless() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_fetch(header, size, monotonic_ns());
-    int answered = contents_open(device, header->nodeid, &place, header, size, NULL);
+    int answered = contents_open(device, header->nodeid, header, size, NULL);
     return answered < 0 ? jobs_fetch(header, size, monotonic_ns()) : answered;
 }
 
@@ -57,6 +57,8 @@ static int answer_release(int device, const struct fuse_in_header *header, const
 
 static int answer_read_of_leaf(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
     int error = reply_read_of_leaf(device, header, buffer);
+    int found = error == EAGAIN ? contents_find_opened(header->nodeid) : -1;
+    if (found >= 0) error = found ? reply_read_of_leaf(device, header, buffer) : ENODATA;
     return !error || (error == ENODATA && jobs_fetch(header, request_size, 0));
 }
 
@@ -69,7 +71,8 @@ static int answer_read(int device, const struct fuse_in_header *header, size_t r
         __atomic_add_fetch(&answered.spliced, 1, __ATOMIC_RELAXED);
     } else {
         size = reads_read(header->nodeid, in->offset, in->size, buffer);
-        if (size < 0 && !in->fh) size = staged_read(header->nodeid, in->offset, in->size, buffer);
+        struct leaf_place place;
+        if (size < 0 && !in->fh && leaves_place(header->nodeid, 0, &place)) size = staged_read(place.object, in->offset, in->size, buffer);
         if (size < 0) return 0;
         reply_to(device, header->unique, 0, buffer, (size_t)size);
     }

@@ -23,7 +23,7 @@ struct content {
     struct waiter *waiters; /* for the end of the push */
     char *data;         /* NULL: not in memory */
     int is_storing;     /* somebody writes `data` to an object, without the lock */
-    int64_t open, slot;
+    struct slot *slot;  /* of the table; NULL: not asked for yet */
     int64_t noted_ns; /* when the index was last told that it is used; 0: never */
     struct content *older, *newer; /* among those whose data may go */
     struct line_of_contents *line; /* which of them; NULL: in none */
@@ -70,13 +70,12 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
     content->is_storing = data != NULL;
     content->facts = *facts;
     content->data = data;
-    content->slot = -1;
     pthread_mutex_init(&content->lock, NULL);
     int error = table_put(&table, &content->entry, 1);
     if (error) free(content);
     *held = data && !error ? content : NULL;
     struct leaf_place place;
-    if (!error && !leaves_place(facts->leaf, 0, &place)) contents_end(facts->leaf); /* it was taken before this was there */
+    if (!error && !leaves_place(facts->leaf, 0, &place)) contents_take(facts->leaf); /* it was taken before this was there */
     return error;
 }
 
@@ -101,7 +100,7 @@ int contents_refill(const struct content_facts *facts, char *data, struct conten
 }
 
 int contents_find(uint64_t leaf, const struct leaf_place *place) {
-    uint64_t checksum, number = leaves_object(leaf);
+    uint64_t checksum, number = place->object;
     struct content *none;
     if (!number) number = staged_find(&place->seen, &checksum);
     if (!number || number == STAGED_PYTHONS || !staged_knows(number)) return 0;
@@ -111,6 +110,12 @@ int contents_find(uint64_t leaf, const struct leaf_place *place) {
 }
 
 int contents_has(uint64_t leaf) { return table_has(&table, leaf); }
+
+int contents_find_opened(uint64_t leaf) {
+    struct leaf_place place = {.opens = 0};
+    if (!contents_has(leaf)) leaves_place(leaf, 0, &place);
+    return place.opens ? contents_find(leaf, &place) : -1;
+}
 
 int contents_is_storing(uint64_t leaf) {
     struct content *content = hold(leaf);
@@ -157,10 +162,21 @@ static void list(struct content *content) {
     pthread_mutex_unlock(&spare.lock);
 }
 
+/* With the lock, of one that is not taken, as long as it is not. NULL: it is about to be. */
+static struct slot *slot_of(struct content *content) {
+    if (!content->slot) content->slot = leaves_slot(content->facts.leaf);
+    return content->slot;
+}
+
+static int is_open(struct content *content) {
+    struct slot *slot = slot_of(content);
+    return slot && __atomic_load_n(&slot->opens, __ATOMIC_ACQUIRE);
+}
+
 /* With its lock, which is free when it returns: nobody has it open, and its bytes are nowhere. It is to be fetched anew. */
 static void end_if_empty(struct content *content) {
     int is_empty = !content->is_taken && !content->data && !content->facts.number && !content->is_pushed && !content->is_pushing &&
-                   !content->open && size_of(content);
+                   !is_open(content) && size_of(content);
     if (is_empty) content->is_taken = 1;
     pthread_mutex_unlock(&content->lock);
     struct entry *entry;
@@ -222,25 +238,6 @@ int contents_forget(uint64_t leaf, uint64_t count) {
 
 /* ---- opens -------------------------------------------------------------------------------------------------------- */
 
-/* With the lock: one more has it open. -1: it cannot be written down. */
-static int opened(struct content *content, const struct leaf_place *place) {
-    if (!content->open) {
-        content->slot = counts_name(content->facts.leaf, place->directory, &place->seen, place->name, place->name_size);
-        if (content->slot < 0) return -1;
-    }
-    content->open++;
-    counts_add((uint32_t)content->slot, 1);
-    return 0;
-}
-
-/* With the lock: one fewer. */
-static void closed(struct content *content) {
-    counts_add((uint32_t)content->slot, -1);
-    if (--content->open) return;
-    counts_free((uint32_t)content->slot);
-    content->slot = -1;
-}
-
 /* With the lock: Python hears of it a moment later. */
 static void tell(struct content *content, const struct fuse_in_header *header) {
     int64_t now_ns = monotonic_ns();
@@ -251,12 +248,13 @@ static void tell(struct content *content, const struct fuse_in_header *header) {
 }
 
 /* With the lock. 0: it is Python's to answer. */
-static int answer_open(int device, struct content *content, const struct leaf_place *place, const struct fuse_in_header *header) {
-    if (opened(content, place)) return 0;
+static int answer_open(int device, struct content *content, const struct fuse_in_header *header) {
+    if (!slot_of(content)) return 0;
+    leaves_opened(content->slot, 1); /* before the reply: so the next daemon knows, and its RELEASE may be read by another thread at once */
     follows_opened(header->pid, content->facts.leaf); /* before the reply: the next LOOKUP may be read at once */
     opened_file(content->facts.size, 0);
     if (reply_opened(device, header->unique, content->facts.leaf, FOPEN_KEEP_CACHE, 0))
-        closed(content);
+        leaves_opened(content->slot, -1);
     else
         tell(content, header);
     content->facts.is_awaited = 0;
@@ -279,7 +277,7 @@ static void answer_waiters(int device, struct content *content, struct waiter *w
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
         pthread_mutex_lock(&content->lock);
-        int answered = is_here && !content->is_taken && answer_open(device, content, &place, (void *)waiter->request);
+        int answered = is_here && !content->is_taken && answer_open(device, content, (void *)waiter->request);
         pthread_mutex_unlock(&content->lock);
         if (!answered && gone) {
             waiter->next = *gone, *gone = waiter;
@@ -314,14 +312,14 @@ static int wait_for_push(struct content *content, const void *request, size_t si
 
 /* With the lock: by the caller, or by whom it is handed over to, with the caller's hold. 0: by nobody. */
 static int begin_push(struct content *content, const void *request, size_t size, int is_own) {
-    if (content->open || !wait_for_push(content, request, size)) return 0;
+    if (is_open(content) || !wait_for_push(content, request, size)) return 0;
     if (is_own || pushes_add(content)) return content->is_pushing = 1;
     waiters_drop(content->waiters);
     content->waiters = NULL;
     return 0;
 }
 
-int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, struct content **to_push) {
+int contents_open(int device, uint64_t leaf, const void *request, size_t size, struct content **to_push) {
     struct content *content = hold(leaf);
     if (!content) return 0;
     struct object object;
@@ -336,7 +334,7 @@ int contents_open(int device, uint64_t leaf, const struct leaf_place *place, con
         answered = -1;
     } else if (!content->is_taken && !is_passed) {
         is_begun = !is_in_pages && begin_push(content, request, size, to_push != NULL);
-        answered = is_begun || answer_open(device, content, place, request);
+        answered = is_begun || answer_open(device, content, request);
     }
     end_if_empty(content);
     if (is_begun && to_push) *to_push = content;
@@ -362,35 +360,27 @@ ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer)
 
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context) {
     struct content *content = hold(leaf);
-    if (!content) return 0;
+    if (!content) return leaves_release(leaf, reply, context);
     pthread_mutex_lock(&content->lock);
-    int ours = !content->is_taken && content->open > 0;
+    int ours = !content->is_taken && is_open(content);
     if (ours) {
         reply(context); /* first, as in opens_release */
-        closed(content);
+        leaves_opened(content->slot, -1);
     }
     pthread_mutex_unlock(&content->lock);
     let_go(content);
     return ours;
 }
 
-int contents_take(uint64_t leaf, int64_t *open, int64_t *slot) {
+void contents_take(uint64_t leaf) {
     struct entry *entry;
-    if (table_take(&table, leaf, 1, &entry)) return 0;
+    if (table_take(&table, leaf, 1, &entry)) return;
     struct content *content = (struct content *)entry;
     pthread_mutex_lock(&content->lock);
     content->is_taken = 1;
-    *open = content->open;
-    *slot = content->slot; /* Python's to free */
     drop_data(content);
     pthread_mutex_unlock(&content->lock); /* who waits is Python's once the push has ended */
     let_go(content);
-    return 1;
-}
-
-void contents_end(uint64_t leaf) {
-    int64_t open, slot;
-    if (contents_take(leaf, &open, &slot) && open) counts_free((uint32_t)slot); /* the kernel does not hold it */
 }
 
 size_t contents_count(void) { return table_count(&table); }

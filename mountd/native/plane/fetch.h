@@ -57,7 +57,7 @@ struct staged_version staged_version_of(const struct seen *seen);
 #define STAGED_PYTHONS UINT64_MAX /* there is an object, which Python alone can read; 0: there is none */
 uint64_t staged_find(const struct seen *seen, uint64_t *checksum);
 /* As reads_read, of a node whose id was made of the number of such an object. */
-ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
+ssize_t staged_read(uint64_t number, uint64_t offset, size_t size, char *buffer);
 /* The same of an object of `end` bytes. */
 ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer);
 int staged_whole(uint64_t number, size_t size, char *buffer); /* 1: all its bytes; 0: they are not in memory, or not right */
@@ -208,20 +208,19 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
 /* The same for one that is there, and whose bytes are nowhere: ENOENT, EEXIST. */
 int contents_refill(const struct content_facts *facts, char *data, struct content **held);
 int contents_find(uint64_t leaf, const struct leaf_place *place); /* 1: there is an object of it */
+int contents_find_opened(uint64_t leaf); /* the same of one that is open, from an earlier daemon; -1: it is not */
 int contents_has(uint64_t leaf);
 int contents_is_storing(uint64_t leaf); /* its bytes are being written to an object */
 void contents_stored(struct content *held, uint64_t number); /* it can be read from this object; 0: it will be in none */
 int contents_forget(uint64_t leaf, uint64_t count); /* as leaves_forget: of one that is not held the kernel has no pages */
-/* It is Python's from now on. How many have it open, and the slot of their handle, which is the leaf's id. 0: there was none. */
-int contents_take(uint64_t leaf, int64_t *open, int64_t *slot);
+void contents_take(uint64_t leaf); /* it was taken out of the table, and its slot is not written to any more */
 /* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `to_push`: what the caller has to push now, if
  * anything; NULL: the thread reads requests, and must not push. */
-int contents_open(int device, uint64_t leaf, const struct leaf_place *place, const void *request, size_t size, struct content **to_push);
+int contents_open(int device, uint64_t leaf, const void *request, size_t size, struct content **to_push);
 /* Who waits for it is answered; those whose bytes have gone meanwhile come before `gone`. `buffer` of ANSWER_BYTES. */
 void contents_push(int device, struct content *held, char *buffer, struct waiter **gone);
 ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: they are nowhere */
 int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
-void contents_end(uint64_t leaf); /* the leaf goes, and nobody knows it */
 size_t contents_count(void);
 void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere: those that the cache has go first */
 size_t contents_homeless(void); /* bytes that only memory has, and nobody has read */

@@ -9,7 +9,7 @@ struct question {
     const struct fuse_in_header *header;
 };
 
-static int reply_name(const struct leaf_facts *facts, void *context) {
+static int reply_name(const struct slot *facts, void *context) {
     const struct question *question = context;
     follows_looked_up(question->header->pid, facts->id); /* before the reply: its OPEN may be read by another thread at once */
     return reply_entry(question->device, question->header->unique, facts);
@@ -22,7 +22,7 @@ int reply_looked_up(int device, const struct fuse_in_header *header, const char 
     return 1;
 }
 
-static int reply_seen(const struct leaf_facts *facts, void *context) {
+static int reply_seen(const struct slot *facts, void *context) {
     const struct question *question = context;
     return reply_attributes(question->device, question->header->unique, facts);
 }
@@ -48,7 +48,7 @@ static int answer_one(const struct waiter *waiter, int device, const struct leaf
     struct content *to_push = NULL;
     if (!waiter->leaf) return reply_looked_up(device, header, place->name, place->name_size);
     if (header->opcode == FUSE_READ) return !reply_read_of_leaf(device, header, buffer);
-    int answered = contents_open(device, waiter->leaf, place, header, waiter->size, &to_push);
+    int answered = contents_open(device, waiter->leaf, header, waiter->size, &to_push);
     if (to_push) contents_push(device, to_push, buffer, gone);
     return answered > 0;
 }

@@ -105,7 +105,7 @@ static int wait_for(struct lent *lent, const char *name, size_t size, enum job_g
 }
 
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t size, size_t request_size) {
-    struct lent *lent = size && size <= UINT8_MAX && !leaves_are_ended() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
+    struct lent *lent = size && size <= UINT8_MAX && !leaves_are_stateless() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
     if (!lent) return 0;
     int is_fetched = follows_is_expected(header->pid) && !placement_is_remote(lent, name, size);
     enum job_goal goal = is_fetched ? JOB_FETCH : JOB_LOOK;
@@ -238,7 +238,7 @@ static int put_leaf(void *context) {
     struct putting *putting = context;
     const struct job *job = putting->job;
     int64_t until_ns = monotonic_ns() + job->lent->valid_ns;
-    return leaves_put_id(job->lent->entry.node, job->name, job->name_size, &putting->file->seen, until_ns, &putting->leaf);
+    return leaves_put(job->lent->entry.node, job->name, job->name_size, &putting->file->seen, 0, until_ns, 1, &putting->leaf);
 }
 
 /* With the lock: its outcome is in the tables. 0, or it is Python's. `held`: of the content whose bytes are to be stored. */

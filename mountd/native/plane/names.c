@@ -1,4 +1,4 @@
-/* A run of names, each behind its directory, for Python; and sets of node ids that ascend.
+/* A run of names, each behind its directory, for Python; sets of node ids that ascend; and by what a name is found.
  *
  * A part of the data plane, see plane.h. Locks nothing.
  */
@@ -7,6 +7,14 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+uint64_t leaves_key(uint64_t directory, const char *name, size_t size) { /* FNV-1a, and the finish of MurmurHash3 */
+    uint64_t hash = UINT64_C(14695981039346656037) ^ directory;
+    for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)name[i]) * UINT64_C(1099511628211);
+    hash ^= hash >> 33;
+    hash *= UINT64_C(0xff51afd7ed558ccd);
+    return hash ^ hash >> 33;
+}
 
 int ids_have(const uint64_t *ascending, size_t count, uint64_t id) {
     size_t first = 0, end = count;

@@ -3,6 +3,7 @@
  *   threads.c   read requests from the one descriptor of the connection; what they cannot answer goes to the queue
  *   queue.c     requests on their way to Python, in order
  *   counts.c    who has the handles open that were given out here, for the next daemon too
+ *   slots.c     the memory of the files that only this plane remembers, for the next daemon too
  *   table.c     entries by node id, each with who answers from it
  *   opens.c     nodes whose opens are answered here, and how
  *   reads.c     nodes whose reads are
@@ -72,6 +73,7 @@ void queue_end(int connection_gone);               /* lets go who waits in queue
 /* ---- counts.c ----------------------------------------------------------------------------------------------------- */
 
 #define COUNTS_SLOTS 65536
+#define COUNTS_BYTES ((off_t)(COUNTS_SLOTS * 2 * sizeof(uint64_t)))
 
 int counts_attach(int fd);                      /* 0, or an errno; -1: nobody comes after us. Slots in use stay so */
 int64_t counts_new(uint64_t handle);            /* a slot, with nobody who has it open; -1: there is none */
@@ -80,21 +82,29 @@ int64_t counts_add(uint32_t slot, int64_t more); /* how many it are now */
 int64_t counts_open(uint32_t slot);
 uint64_t counts_handle(uint32_t slot);          /* 0: it is free */
 
-/* Slots from COUNTS_SLOTS on are of handles that are leaves' ids, with all that the next daemon needs of the leaf. */
-#define COUNTS_NAMED 8192
-#define COUNTS_ALL (COUNTS_SLOTS + COUNTS_NAMED)
+/* ---- slots.c ------------------------------------------------------------------------------------------------------ */
 
-struct named_slot {
-    uint64_t handle; /* 0: free */
-    int64_t open;
-    uint64_t directory;
+struct slot { /* one file; see slots.c for the order in which it is written, and for its size */
+    uint64_t id; /* the kernel's; 0: free */
+    uint64_t directory, object; /* `object`: the number of what is staged of it; 0: of none, as far as is known here */
+    int64_t until_ns; /* CLOCK_MONOTONIC: until when name and attributes are good */
     struct seen seen;
+    uint32_t lookups; /* that the kernel holds; atomic */
+    uint32_t opens;   /* handles that are open, all with the id for a number; atomic */
+    uint32_t checksum, segment;
+    struct slot *next_by_name, *next_by_id; /* of the process that has it attached */
     uint8_t name_size;
-    char name[UINT8_MAX];
+    char name[];
 };
 
-int64_t counts_name(uint64_t leaf, uint64_t directory, const struct seen *seen, const char *name, size_t size); /* or -1 */
-const struct named_slot *counts_named(uint32_t slot); /* NULL: it has no name */
+/* The memory behind the counts in `fd`; -1: memory of our own. 0, or an errno. `found` is told of each slot that is in use, and
+ * returns whether it stays so. */
+int slots_attach(int fd, int (*found)(struct slot *));
+struct slot *slots_new(size_t name_size);            /* all zero, to be filled in and published; NULL: no memory */
+void slots_publish(struct slot *slot, uint64_t id);  /* where it is and its version are not changed any more */
+void slots_free(struct slot *slot);
+uint32_t slots_number(const struct slot *slot);      /* as long as the memory is attached */
+struct slot *slots_at(uint32_t number);              /* of one that slots_number has given */
 
 /* ---- table.c ------------------------------------------------------------------------------------------------------ */
 
@@ -193,53 +203,42 @@ size_t reads_count(void);
 
 /* ---- leaves.c ----------------------------------------------------------------------------------------------------- */
 
-struct leaf_facts {
-    uint64_t id;       /* the kernel's */
-    int64_t until_ns;  /* CLOCK_MONOTONIC: until when name and attributes are good */
-    struct seen seen;
-};
-
-struct leaf_taken { /* one that is Python's from now on */
-    uint64_t directory;
-    struct leaf_facts facts;
-    uint32_t lookups; /* that the kernel holds */
-    uint8_t name_size;
-    char name[UINT8_MAX];
-};
-
-/* None is there; ids from here on are theirs, and from `first_kept_id` on of those that have the number of an object. 0:
- * nothing may be put, or nothing with a number. */
-void leaves_begin(uint64_t first_id, uint64_t first_kept_id);
-void leaves_end(void); /* look-ups are answered no more, but of those with a number; all else goes on */
+void leaves_begin(uint64_t first_id); /* none is there; ids from here on are theirs; 0: nothing may be put */
+/* As slots_attach, after leaves_begin; what is found there is what there is. `note` is told of the directory of each, and returns
+ * whether it stays. */
+int leaves_attach(int fd, int (*note)(uint64_t directory));
+void leaves_become_stateless(void); /* opens do not reach us any more */
 /* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
- * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. */
-/* `object`: the number of what is staged of it, 0: none. */
+ * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. `object`: the number of what is staged of it, 0: none. `id`:
+ * of the one that is there. */
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
-               int wait);
+               int wait, uint64_t *id);
 struct leaf_place { /* where it is, and what it is */
-    uint64_t directory;
+    uint64_t directory, object;
     struct seen seen;
+    uint32_t opens;
     uint8_t name_size;
     char name[UINT8_MAX + 1];
 };
 
 uint64_t leaves_key(uint64_t directory, const char *name, size_t size); /* of the name, be it a leaf's or not */
-/* As leaves_put, and waits; 0 or EEXIST: `id`. */
-int leaves_put_id(uint64_t directory, const char *name, size_t size, const struct seen *seen, int64_t until_ns, uint64_t *id);
 uint64_t leaves_id(uint64_t directory, const char *name, size_t size); /* 0: there is none */
 int leaves_place(uint64_t id, int64_t now_ns, struct leaf_place *place); /* 1: it is there, and not past its time */
-uint64_t leaves_object(uint64_t id); /* the number of the object that this id was made of; 0: of none */
-int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct leaf_taken *taken); /* or ENOENT */
-int leaves_take_id(uint64_t id, int wait, struct leaf_taken *taken);
-/* One shard of 1024, in turn: those go that the kernel does not hold, if they are past their time or too many.
- * How many; the directory of each. `end` is told of each while nobody can find it. */
-size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, uint64_t *directories, size_t room, void (*end)(uint64_t id));
+/* 0, or ENOENT: nobody finds it any more, and it is the caller's to free. Until then the next daemon would find it. */
+int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct slot **taken);
+int leaves_take_id(uint64_t id, int wait, struct slot **taken);
+/* The same of one shard of 1024, in turn: of those that the kernel does not hold, if they are past their time or too many. */
+size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, size_t room);
+void leaves_free(struct slot *leaf);  /* of one that was taken, and whose contents were */
+void leaves_opened(struct slot *leaf, int more); /* 1: one more has it open, -1: one fewer; until it is freed */
+int leaves_release(uint64_t id, void (*reply)(void *), void *context); /* 1: done: one fewer has it open */
+struct slot *leaves_slot(uint64_t id); /* NULL: it is not there. Good until it is taken, of which contents_take is told */
 size_t leaves_count(void);
-int leaves_are_ended(void);
+int leaves_are_stateless(void);
 size_t leaves_held(void); /* by the kernel */
+size_t leaves_open(void); /* that somebody has open */
 int leaves_is_id(uint64_t id); /* whether it is, or was, one of theirs */
-int leaves_knows(uint64_t directory, const char *name, size_t size, int64_t now_ns);
-/* 1: it is there, and not past its time. */
+/* 1: it is there, and not past its time. `seen`: may be NULL. */
 int leaves_seen(uint64_t directory, const char *name, size_t size, int64_t now_ns, struct seen *seen);
 #define LEAF_SHARDS 1024
 
@@ -257,8 +256,8 @@ int ids_have(const uint64_t *ascending, size_t count, uint64_t id);
 int leaves_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held);
 /* 1: answered. Of a look-up one more is counted, if `reply` returns 0. */
 int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
-                   int (*reply)(const struct leaf_facts *, void *), void *context);
-int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct leaf_facts *, void *), void *context);
+                   int (*reply)(const struct slot *, void *), void *context);
+int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct slot *, void *), void *context);
 int leaves_forget(uint64_t id, uint64_t count, int *is_held); /* 1: done; whether the kernel holds it still */
 
 /* ---- overlay.c ---------------------------------------------------------------------------------------------------- */
@@ -344,8 +343,8 @@ void read_file(uint64_t file_size, size_t size); /* a read of such a file, of a 
 /* 0, or an errno: ENOENT of a request that was interrupted, or whose connection is gone. */
 int reply_to(int device, uint64_t unique, int error, const void *body, size_t size);
 int reply_opened(int device, uint64_t unique, uint64_t handle, uint32_t open_flags, int32_t backing_id);
-int reply_entry(int device, uint64_t unique, const struct leaf_facts *facts);
-int reply_attributes(int device, uint64_t unique, const struct leaf_facts *facts);
+int reply_entry(int device, uint64_t unique, const struct slot *facts);
+int reply_attributes(int device, uint64_t unique, const struct slot *facts);
 int push_pages(int device, uint64_t node, const char *data, size_t size);
 
 /* ---- answers.c ---------------------------------------------------------------------------------------------------- */

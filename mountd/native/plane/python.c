@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,21 +41,44 @@ static PyObject *plane_start(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static struct { /* with the GIL held */
+    struct directory_run { /* leaves of one directory that lie in memory one behind the other */
+        uint64_t directory, count;
+    } *runs;
+    size_t count, room;
+} attached;
+
+static int note_directory(uint64_t directory) {
+    if (!attached.count || attached.runs[attached.count - 1].directory != directory) {
+        if (attached.count == attached.room) {
+            struct directory_run *runs = realloc(attached.runs, (attached.room * 2 + 64) * sizeof *runs);
+            if (!runs) return 0;
+            attached.runs = runs;
+            attached.room = attached.room * 2 + 64;
+        }
+        attached.runs[attached.count++] = (struct directory_run){directory, 0};
+    }
+    attached.runs[attached.count - 1].count++;
+    return 1;
+}
+
 static PyObject *plane_attach(PyObject *self, PyObject *args) {
     (void)self;
     int fd, error;
     if (!PyArg_ParseTuple(args, "i", &fd)) return NULL;
+    attached.count = 0;
     error = counts_attach(fd);
-    if (error) return raise(error);
-    PyObject *found = PyList_New(0);
-    for (uint32_t slot = 0; found && slot < COUNTS_ALL; slot++) {
+    if (!error) error = leaves_attach(fd, note_directory);
+    PyObject *found = error ? raise(error) : PyList_New(0);
+    for (uint32_t slot = 0; found && slot < COUNTS_SLOTS; slot++) {
         if (!counts_handle(slot)) continue;
         PyObject *item = Py_BuildValue("(KIL)", (unsigned long long)counts_handle(slot), (unsigned)slot,
                                        (long long)counts_open(slot));
         if (!item || PyList_Append(found, item) < 0) Py_CLEAR(found);
         Py_XDECREF(item);
     }
-    return found;
+    const char *runs = attached.count ? (const char *)attached.runs : "";
+    return found ? Py_BuildValue("(Ny#)", found, runs, (Py_ssize_t)(attached.count * sizeof *attached.runs)) : NULL;
 }
 
 static PyObject *plane_stop(PyObject *self, PyObject *noargs) {
@@ -187,9 +211,19 @@ static int slot_of(PyObject *arg, uint32_t *slot) {
     unsigned long number = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred()) return 0;
     *slot = (uint32_t)number;
-    if (number < COUNTS_ALL && counts_handle(*slot)) return 1;
+    if (number < COUNTS_SLOTS && counts_handle(*slot)) return 1;
     PyErr_SetString(PyExc_ValueError, "nothing is counted there");
     return 0;
+}
+
+static PyObject *plane_new_count(PyObject *self, PyObject *args) {
+    (void)self;
+    unsigned long long handle;
+    long long open;
+    if (!PyArg_ParseTuple(args, "KL", &handle, &open)) return NULL;
+    int64_t slot = counts_new(handle);
+    if (slot >= 0) counts_add((uint32_t)slot, open);
+    return PyLong_FromLongLong(slot);
 }
 
 static PyObject *plane_count(PyObject *self, PyObject *arg) {
@@ -279,8 +313,9 @@ PyMethodDef plane_methods[] = {
      "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
     {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
     {"plane_attach", plane_attach, METH_VARARGS,
-     "plane_attach(fd) -> [(handle, slot, open)]: handles are counted in this memfd (-1: in memory of our own), where an "
-     "earlier daemon has left these. Before anything is put. Raises OSError."},
+     "plane_attach(fd) -> ([(handle, slot, open)], directories): handles are counted in this memfd (-1: in memory of our own), "
+     "and leaves lie there; what an earlier daemon has left, of leaves the directory and how many (64 bits each), in any order. "
+     "Before anything is put. Raises OSError."},
     {"plane_put", plane_put, METH_VARARGS,
      "plane_put(node, handle, open_flags, backing_id, directory_fd, name, inode, size, ctime_ns, until_ns) -> slot: opens of "
      "`node` are answered without Python until CLOCK_MONOTONIC is until_ns, as long as the object (directory_fd -1: none) "
@@ -294,6 +329,7 @@ PyMethodDef plane_methods[] = {
     {"plane_served", plane_served, METH_NOARGS,
      "plane_served() -> bytes: thread id, reads and bytes (64 bits each) of those whose reads were answered since the last "
      "call."},
+    {"plane_new_count", plane_new_count, METH_VARARGS, "plane_new_count(handle, open) -> slot: so many have it open; -1: there is no slot."},
     {"plane_count", plane_count, METH_O, "plane_count(slot) -> int: how many have its handle open."},
     {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
     {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},

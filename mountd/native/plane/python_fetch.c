@@ -315,16 +315,6 @@ static PyObject *plane_leaf(PyObject *self, PyObject *arg) {
                          (unsigned long long)place.seen.size);
 }
 
-static PyObject *plane_named(PyObject *self, PyObject *arg) {
-    (void)self;
-    unsigned long slot = PyLong_AsUnsignedLong(arg);
-    if (PyErr_Occurred()) return NULL;
-    const struct named_slot *named = slot < COUNTS_ALL && counts_handle((uint32_t)slot) ? counts_named((uint32_t)slot) : NULL;
-    if (!named) Py_RETURN_NONE;
-    return Py_BuildValue("(Ky#y#)", (unsigned long long)named->directory, named->name, (Py_ssize_t)named->name_size,
-                         (const char *)&named->seen, (Py_ssize_t)sizeof named->seen);
-}
-
 static PyObject *plane_fetch_ahead_at_most(PyObject *self, PyObject *arg) {
     (void)self;
     size_t count = PyLong_AsSize_t(arg);
@@ -390,7 +380,6 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_put_versions", plane_put_versions, METH_VARARGS, "plane_put_versions(rows): objects of the index, 9 x 64 bits each: number, inode, checksum, inode of the file, size, ctime_ns,"
      " mtime_ns and ctime_ns of the file, and whether Python alone can read it."},
     {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
-    {"plane_named", plane_named, METH_O, "plane_named(slot) -> (directory, name, seen) or None: of a leaf that an earlier daemon has opened."},
     {"plane_fetch_ahead_at_most", plane_fetch_ahead_at_most, METH_O, "plane_fetch_ahead_at_most(count): so many threads fetch ahead from now on."},
     {"plane_store_at_once", plane_store_at_once, METH_O, "plane_store_at_once(at_once): whether what is fetched ahead is written to the disk at once from now on."},
     {"plane_reader_waits", plane_reader_waits, METH_NOARGS, "plane_reader_waits() -> (count, ns, waiting): how those have waited who wanted something of the source."},

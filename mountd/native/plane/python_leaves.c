@@ -14,24 +14,25 @@
 
 static PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
     (void)self;
-    unsigned long long first, first_kept;
-    if (!PyArg_ParseTuple(args, "KK", &first, &first_kept)) return NULL;
-    leaves_begin(first, first_kept);
+    unsigned long long first;
+    if (!PyArg_ParseTuple(args, "K", &first)) return NULL;
+    leaves_begin(first);
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_leaves_end(PyObject *self, PyObject *noargs) {
+static PyObject *plane_leaves_become_stateless(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    leaves_end();
+    leaves_become_stateless();
     Py_RETURN_NONE;
 }
 
 static int put(uint64_t directory, const char *name, Py_ssize_t size, const struct seen *seen, uint64_t object,
                int64_t until_ns) {
-    int error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 0);
+    uint64_t id;
+    int error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 0, &id);
     if (error != EBUSY) return error;
     Py_BEGIN_ALLOW_THREADS
-    error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 1);
+    error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 1, &id);
     Py_END_ALLOW_THREADS
     return error;
 }
@@ -69,13 +70,22 @@ static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
     return left ? Py_BuildValue("(nN)", added, left) : NULL;
 }
 
-static PyObject *taken_as(const struct leaf_taken *taken) {
-    int64_t open = 0, slot = -1;
-    contents_take(taken->facts.id, &open, &slot);
-    return Py_BuildValue("(KKy#ILy#LL)", (unsigned long long)taken->facts.id, (unsigned long long)taken->directory, taken->name,
-                         (Py_ssize_t)taken->name_size, (unsigned)taken->lookups,
-                         (long long)(taken->facts.until_ns - monotonic_ns()), (const char *)&taken->facts.seen,
-                         (Py_ssize_t)sizeof taken->facts.seen, (long long)open, (long long)slot);
+/* One that somebody has open stays where the next daemon finds it, until Python has written down whose it is. */
+static PyObject *taken_as(struct slot *leaf) {
+    contents_take(leaf->id);
+    PyObject *taken = Py_BuildValue("(KKy#ILy#II)", (unsigned long long)leaf->id, (unsigned long long)leaf->directory, leaf->name,
+                                    (Py_ssize_t)leaf->name_size, (unsigned)leaf->lookups, (long long)(leaf->until_ns - monotonic_ns()),
+                                    (const char *)&leaf->seen, (Py_ssize_t)sizeof leaf->seen, (unsigned)leaf->opens, slots_number(leaf));
+    if (!taken || !leaf->opens) leaves_free(leaf);
+    return taken;
+}
+
+static PyObject *plane_leaves_written_down(PyObject *self, PyObject *arg) {
+    (void)self;
+    unsigned long number = PyLong_AsUnsignedLong(arg);
+    if (PyErr_Occurred()) return NULL;
+    leaves_free(slots_at((uint32_t)number));
+    Py_RETURN_NONE;
 }
 
 static PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
@@ -83,7 +93,7 @@ static PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
     unsigned long long directory;
     const char *name;
     Py_ssize_t size;
-    struct leaf_taken taken;
+    struct slot *taken;
     if (!PyArg_ParseTuple(args, "Ky#", &directory, &name, &size)) return NULL;
     int error = leaves_take(directory, name, (size_t)size, 0, &taken);
     if (error == EBUSY) {
@@ -92,12 +102,12 @@ static PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
         Py_END_ALLOW_THREADS
     }
     if (error) Py_RETURN_NONE;
-    return taken_as(&taken);
+    return taken_as(taken);
 }
 
 static PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
     (void)self;
-    struct leaf_taken taken;
+    struct slot *taken;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     int error = leaves_take_id(id, 0, &taken);
@@ -107,7 +117,7 @@ static PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
         Py_END_ALLOW_THREADS
     }
     if (error) Py_RETURN_NONE;
-    return taken_as(&taken);
+    return taken_as(taken);
 }
 
 static PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
@@ -122,7 +132,7 @@ static PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
         char *text;
         Py_ssize_t size;
         if (PyBytes_AsStringAndSize(name, &text, &size) < 0 ||
-            (!leaves_knows(directory, text, (size_t)size, now_ns) && PyList_Append(unknown, name) < 0))
+            (!leaves_seen(directory, text, (size_t)size, now_ns, NULL) && PyList_Append(unknown, name) < 0))
             Py_CLEAR(unknown);
     }
     return unknown;
@@ -169,38 +179,48 @@ static PyObject *plane_leaves_expire(PyObject *self, PyObject *args) {
 
 static PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
     (void)self;
-    static uint64_t found[SWEPT_AT_MOST]; /* with the GIL held */
+    static struct slot *taken[SWEPT_AT_MOST]; /* with the GIL held */
+    static uint64_t directories[SWEPT_AT_MOST];
     Py_ssize_t at_most;
     if (!PyArg_ParseTuple(args, "n", &at_most)) return NULL;
-    size_t count = leaves_sweep(monotonic_ns(), (size_t)at_most, found, SWEPT_AT_MOST, contents_end);
-    return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(count * sizeof *found));
+    size_t count = leaves_sweep(monotonic_ns(), (size_t)at_most, taken, SWEPT_AT_MOST);
+    for (size_t i = 0; i < count; i++) {
+        directories[i] = taken[i]->directory;
+        contents_take(taken[i]->id); /* with the GIL held, so nobody has put one with this id since */
+        leaves_free(taken[i]);
+    }
+    return PyBytes_FromStringAndSize((const char *)directories, (Py_ssize_t)(count * sizeof *directories));
 }
 
 static PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(nnLL)", (Py_ssize_t)leaves_count(), (Py_ssize_t)leaves_held(),
+    return Py_BuildValue("(nnnLL)", (Py_ssize_t)leaves_count(), (Py_ssize_t)leaves_held(), (Py_ssize_t)leaves_open(),
                          (long long)__atomic_load_n(&answered.look_ups, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.attributes, __ATOMIC_RELAXED));
 }
 
 PyMethodDef plane_leaves_methods[] = {
     {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
-     "plane_leaves_begin(first_id, first_kept_id): there are no leaves; ids from here on are theirs, and those of leaves with "
-     "the number of an object, which are made of it; 0: there are none of these."},
-    {"plane_leaves_end", plane_leaves_end, METH_NOARGS, "plane_leaves_end(): look-ups of leaves come to Python now."},
+     "plane_leaves_begin(first_id): there are no leaves; ids from here on are theirs."},
+    {"plane_leaves_become_stateless", plane_leaves_become_stateless, METH_NOARGS,
+     "plane_leaves_become_stateless(): opens do not reach us any more; look-ups of empty leaves come to Python."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
      "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
      "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
     {"plane_leaves_take", plane_leaves_take, METH_VARARGS,
-     "plane_leaves_take(directory, name) -> (id, directory, name, lookups, left_ns, seen) or None: it is Python's now."},
+     "plane_leaves_take(directory, name) -> (id, directory, name, lookups, left_ns, seen, opens, number) or None: it is Python's now. One with opens "
+     "is to be written down."},
     {"plane_leaves_take_id", plane_leaves_take_id, METH_O, "plane_leaves_take_id(id): the same."},
+    {"plane_leaves_written_down", plane_leaves_written_down, METH_O,
+     "plane_leaves_written_down(number): the next daemon would find this one, that was taken, elsewhere by now."},
     {"plane_leaves_unknown", plane_leaves_unknown, METH_VARARGS,
      "plane_leaves_unknown(directory, names) -> list: those that are not leaves, or past their time."},
     {"plane_leaves_sweep", plane_leaves_sweep, METH_VARARGS,
      "plane_leaves_sweep(at_most) -> bytes: of a 1024th of the leaves those go that the kernel does not hold and that are "
      "past their time or too many; the directory of each (uint64)."},
     {"plane_leaves_figures", plane_leaves_figures, METH_NOARGS,
-     "plane_leaves_figures() -> (leaves, held, look_ups, attributes): that are there; that the kernel holds; answered since."},
+     "plane_leaves_figures() -> (leaves, held, open, look_ups, attributes): that are there; that the kernel holds; that are open; "
+     "answered since."},
     {"plane_leaves_seen", plane_leaves_seen, METH_VARARGS, "plane_leaves_seen(directory, names) -> bytes: a struct seen of each; ENOENT of those that are not leaves, or past their time."},
     {"plane_leaves_expire", plane_leaves_expire, METH_VARARGS, "plane_leaves_expire(shard, directories) -> bytes: leaves in these (uint64, ascending) are past their time from now on, those"
      " of one of 1024 shards; names that the kernel holds, each behind its directory (uint64) and its length (uint8)."},

@@ -40,7 +40,7 @@ static void fill(struct fuse_attr *attributes, const struct seen *seen) {
     };
 }
 
-static struct fuse_entry_out entry_of(const struct leaf_facts *facts) {
+static struct fuse_entry_out entry_of(const struct slot *facts) {
     int64_t valid_ns = facts->until_ns - monotonic_ns();
     if (valid_ns < 0) valid_ns = 0;
     if (valid_ns > LONGEST_NS) valid_ns = LONGEST_NS;
@@ -53,12 +53,12 @@ static struct fuse_entry_out entry_of(const struct leaf_facts *facts) {
     return entry;
 }
 
-int reply_entry(int device, uint64_t unique, const struct leaf_facts *facts) {
+int reply_entry(int device, uint64_t unique, const struct slot *facts) {
     struct fuse_entry_out body = entry_of(facts);
     return reply_to(device, unique, 0, &body, sizeof body);
 }
 
-int reply_attributes(int device, uint64_t unique, const struct leaf_facts *facts) {
+int reply_attributes(int device, uint64_t unique, const struct slot *facts) {
     struct fuse_entry_out entry = entry_of(facts);
     struct fuse_attr_out body = {.attr_valid = entry.attr_valid, .attr_valid_nsec = entry.attr_valid_nsec};
     body.attr = entry.attr;

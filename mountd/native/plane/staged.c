@@ -189,8 +189,8 @@ static ssize_t read_part(int directory, uint64_t number, uint64_t offset, size_t
     return got;
 }
 
-ssize_t staged_read(uint64_t node, uint64_t offset, size_t size, char *buffer) {
-    return read_part(__atomic_load_n(&objects_fd, __ATOMIC_ACQUIRE), leaves_object(node), offset, size, buffer);
+ssize_t staged_read(uint64_t number, uint64_t offset, size_t size, char *buffer) {
+    return read_part(__atomic_load_n(&objects_fd, __ATOMIC_ACQUIRE), number, offset, size, buffer);
 }
 
 ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer) {

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.cache.index import Folder, inode_of
+from hfs.mountd.cache.index import Folder
 from hfs.mountd.cache.kept_attributes import KeptAttributes
 from hfs.mountd.cache.objects.reads import right_objects
 from hfs.mountd.core.attributes import Attributes
@@ -39,8 +39,8 @@ async def stage(staging: Cache, seed: int, size: int = 3000) -> StagedFile:
     return file
 
 
-def kept_of(staging: Cache, *, is_fresh: bool = True) -> KeptAttributes:
-    kept = staging.attributes.of_source(SOURCE, DEVICE, is_fresh=is_fresh)
+def kept_of(staging: Cache) -> KeptAttributes:
+    kept = staging.attributes.of_source(SOURCE, DEVICE)
     assert kept is not None
     return kept
 
@@ -91,7 +91,7 @@ async def test_a_mount_that_believes_nothing_forgets_it(tmp_path: Path) -> None:
         identity = kept_of(staging).identity
         await stage(staging, 1)
     async with healthy_staging(tmp_path, attributes="forgotten") as staging:
-        assert staging.attributes.of_source(SOURCE, DEVICE, is_fresh=True) is None
+        assert staging.attributes.of_source(SOURCE, DEVICE) is None
         assert staging.context.index.attributes.identity_nowait() != identity, "before anybody sees a change"
         await trio.sleep(1)
         assert staging.context.index.attributes.last_object() == 0
@@ -111,25 +111,18 @@ async def test_a_command_without_a_mount_leaves_it(tmp_path: Path) -> None:
         assert list(await names(kept_of(staging))) == [b"1"]
 
 
-async def test_what_an_evicted_file_leaves_goes_unless_the_kernel_may_know_its_number(tmp_path: Path) -> None:
+async def test_what_an_evicted_file_leaves_goes(tmp_path: Path) -> None:
     async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
-        told = (await stage(staging, 1)).object_id or 0
+        await stage(staging, 1)
         await staging.attributes.flush()
         await names(kept)
-        untold = (await stage(staging, 2)).object_id or 0
+        await stage(staging, 2)
         await staging.attributes.flush()
         await evict(staging, version_of(1, 3000), version_of(2, 3000))
         await trio.sleep(20)
         assert await names(kept) == {}
-        assert kept.of_object_nowait(untold) is None
-        assert kept.of_object_nowait(told) == (DIRECTORY.inode, b"1", attributes(1, 3000))
-    for is_fresh in (False, True):
-        async with healthy_staging(tmp_path, attributes="kept") as staging:
-            kept_of(staging, is_fresh=is_fresh)
-            await trio.sleep(20)
-            left = staging.context.index.attributes.last_object()
-            assert left == (0 if is_fresh else told)
+        assert staging.context.index.attributes.last_object() == 0
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -154,15 +147,14 @@ async def test_an_index_that_fails_costs_only_what_was_kept(tmp_path: Path, logs
     operations = Operations(0, fail)
     async with healthy_staging(tmp_path, attributes="kept", operations=operations) as staging:
         kept = kept_of(staging)
-        file = await stage(staging, 1)
+        await stage(staging, 1)
         operations.act_after(1, for_ever=True)
         await staging.attributes.flush()
         assert await kept.page(DIRECTORY, b"") is None
         assert kept.named_nowait(DIRECTORY, b"1") is None
-        assert kept.of_object_nowait(file.object_id or 0) is None
-        assert staging.attributes.of_source(SOURCE, DEVICE, is_fresh=True) is None
+        assert staging.attributes.of_source(SOURCE, DEVICE) is None
         operations.act_no_more()
-        assert staging.context.metrics["staging_errors"] == 5
+        assert staging.context.metrics["staging_errors"] == 4
 
 
 # -- objects that are read ahead ---------------------------------------------------------------------------------------
@@ -252,13 +244,11 @@ async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monk
 
 
 async def test_what_is_said_to_have_changed_is_found_by_no_name_any_more(tmp_path: Path) -> None:
-    """Also by later mounts; whose number the kernel knows is still found by that."""
+    """Also by later mounts."""
     async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept_of(staging)
         files = [await stage(staging, seed) for seed in (1, 2, 3)]
         await staging.attributes.flush()
-        number = files[0].object_id
-        assert number is not None
     async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         assert set(await names(kept)) == {b"1", b"2", b"3"}
@@ -268,9 +258,6 @@ async def test_what_is_said_to_have_changed_is_found_by_no_name_any_more(tmp_pat
             staging.attributes.note(files[1], DIRECTORY, b"2", attributes(2, 3000))
         assert set(await names(kept)) == {b"2", b"3"}
         assert kept.named_nowait(DIRECTORY, b"1") is None
-        of_object = kept.of_object_nowait(number)
-        assert of_object is not None
-        assert (of_object.directory, of_object.name) == (DIRECTORY.inode, b"1")
     async with healthy_staging(tmp_path, attributes="kept") as staging:
         kept = kept_of(staging)
         assert set(await names(kept)) == {b"2", b"3"}
@@ -281,7 +268,6 @@ async def test_what_is_said_to_have_changed_is_found_by_no_name_any_more(tmp_pat
         async with kept.forgetting_below(b""):
             pass
         assert not await names(kept)
-        assert kept.of_object_nowait(number) is not None
 
 
 # -- rows of the index, and what proves them ---------------------------------------------------------------------------
@@ -293,8 +279,6 @@ def test_a_row_is_proven_by_its_directory_as_it_was(changed: dict[str, Any]) -> 
     row = here.row(1, b"a", b"seen")
     assert here.number != there.number
     assert here.proves(row)
-    assert Folder.then(5, SOURCE, row).proves(row)
-    assert inode_of(row) == DIRECTORY.inode
     assert not there.proves(row._replace(folder=there.number, directory=there.directory))
     for wrong in ({"object_id": 2}, {"name": b"b"}, {"seen": b"seem"}, {"folder": 1}):
         assert not here.proves(row._replace(**wrong))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
 from hfs.mountd.kernel import DataPlane, PlaneLeaves
+from hfs.mountd.kernel.plane import Attached
 from hfs.mountd.native.extension import EXTENSION
 from tests.support.examples import examples
 from tests.support.fake_leaves import FakeLeafTable
@@ -76,11 +77,70 @@ def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
     os.close(fd)
 
 
+def next_daemon(plane: DataPlane, leaves: PlaneLeaves, memory: int) -> Attached | None:
+    """What it finds. That of before has gone, and has freed nothing."""
+    plane.attach(-1)
+    leaves.begin(FIRST + (1 << 40))
+    return plane.attach(memory)
+
+
+def test_the_next_daemon_answers_as_the_one_before(served: tuple[DataPlane, Kernel]) -> None:
+    """What was told of each file, how often it was looked up, and until when it is good."""
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    memory = os.memfd_create("table")
+    leaves.begin(FIRST)
+    assert plane.attach(memory) == ({}, {})
+    for number, name in enumerate(NAMES):
+        put(leaves, 3, name, of(70 + number, number), 1000)
+    put(leaves, 4, b"past", of(80, 0), 0)
+    found = [kernel.look_up(3, name) for name in NAMES]
+    assert next_daemon(plane, leaves, memory) == ({}, {3: len(NAMES), 4: 1})
+    assert [kernel.look_up(3, name) for name in NAMES] == found
+    assert kernel.look_up(4, b"past") is None
+    put(leaves, 4, b"new", of(90, 0), 1000)
+    new = kernel.look_up(4, b"new")
+    assert new is not None
+    assert new[0] >= FIRST + (1 << 40)
+    for name, told in zip(NAMES, found, strict=True):
+        assert told is not None
+        leaf = leaves.take(3, name)
+        assert leaf is not None
+        assert (leaf.node_id, leaf.look_ups, leaf.opens) == (told[0], 2, 0)
+    assert plane.attach(-1) == ({}, {})
+    os.close(memory)
+
+
+def test_a_file_whose_memory_is_damaged_is_none(served: tuple[DataPlane, Kernel]) -> None:
+    """Any byte of what says where it is and which version."""
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    memory = os.memfd_create("table")
+    leaves.begin(FIRST)
+    plane.attach(memory)
+    put(leaves, 3, b"abc", of(70, 6), 1000)
+    found = kernel.look_up(3, b"abc")
+    assert found is not None
+    plane.attach(-1)
+    there = os.pread(memory, os.fstat(memory).st_size, 0)
+    name = there.index(b"\3abc")
+    node_id = there.rindex(found[0].to_bytes(8, "little"), 0, name)
+    inode = there.index((70).to_bytes(8, "little"), node_id)
+    for damaged in (name, name + 3, node_id + 1, node_id + 8, inode, inode + 8):
+        os.pwrite(memory, bytes([there[damaged] ^ 1]), damaged)
+        assert next_daemon(plane, leaves, memory) == ({}, {}), damaged
+        plane.attach(-1)
+        os.pwrite(memory, there, 0)
+    assert next_daemon(plane, leaves, memory) == ({}, {3: 1})
+    assert plane.attach(-1) == ({}, {})
+    os.close(memory)
+
+
 def test_those_of_some_directories_are_past_their_time_at_once(served: tuple[DataPlane, Kernel]) -> None:
     """And it is told which of them the kernel knows. The others are answered as before."""
     plane, kernel = served
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST, 0)
+    leaves.begin(FIRST)
     for directory in (3, 4, 5):
         for number in range(200):
             put(leaves, directory, b"%d" % number, of(1000 * directory + number, 6), 1000)
@@ -112,16 +172,13 @@ def test_those_of_some_directories_are_past_their_time_at_once(served: tuple[Dat
 def test_another_mount_begins_with_none(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST, 0)
+    leaves.begin(FIRST)
     put(leaves, 3, b"a", of(70, 6), 1000)
     found = kernel.look_up(3, b"a")
     assert found is not None
-    leaves.begin(FIRST + (1 << 40), 0)
+    leaves.begin(FIRST + (1 << 40))
     assert kernel.look_up(3, b"a") is kernel.attributes(found[0]) is None
     assert leaves.figures()[:2] == (0, 0)
-
-
-KEPT = (1 << 62) + (1 << 61)
 
 
 def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], tmp_path: Path) -> None:
@@ -134,13 +191,12 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     if not reads_nowait(path):
         pytest.skip("this file system cannot be read without waiting")
     leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST, KEPT)
+    leaves.begin(FIRST)
     found = seen_names([b"a", b"b"], [of(70, len(data)), of(71, 5)], 0)
     assert leaves.put(3, found, bytearray(2), valid_s=1000, objects=[300, 301]) == (2, [])
     put(leaves, 3, b"c", of(72, 5), 1000)
     told = kernel.look_up(3, b"a")
     assert told is not None
-    assert (told[0] - KEPT) // 1024 == 300
     assert kernel.read(told[0], 0, 100, 0) is None, "nobody has said that it is right"
     stamp = os.stat(path)
     assert plane.put_object(300, stamp.st_ino, stamp.st_ctime_ns - 1, len(data))
@@ -152,8 +208,11 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     assert kernel.read(told[0], 1000, 100, 0) == kernel.read(told[0], 1 << 60, 1, 0) == b""
     others = [kernel.look_up(3, name) for name in (b"b", b"c")]
     assert [kernel.read(other[0], 0, 5, 0) for other in others if other is not None] == [None, None]
-    leaves.end()
-    assert kernel.look_up(3, b"c") is None, "it is to be noted"
+    put(leaves, 3, b"empty", of(73, 0), 1000)
+    empty = kernel.look_up(3, b"empty")
+    assert empty is not None
+    leaves.become_stateless()
+    assert kernel.look_up(3, b"empty") is kernel.attributes(empty[0]) is None, "whether it is, is tried before"
     assert kernel.look_up(3, b"a") == told
     assert kernel.read(told[0], 0, 100, 1) is None, "somebody has it open"
     plane.take_object(300)
@@ -167,21 +226,6 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     assert kernel.read(told[0], 0, 4096, 0) is None
     plane.read_staged(-1)
     os.close(directory_fd)
-
-
-def test_one_object_may_be_told_of_in_many_directories(served: tuple[DataPlane, Kernel]) -> None:
-    """Where a directory is mounted below another one: each leaf has an id of its own, and goes by it."""
-    leaves = PlaneLeaves(served[0])
-    leaves.begin(FIRST, KEPT)
-    directories = range(2, 4000)  # some of them in one shard
-    for directory in directories:
-        found = seen_names([b"a"], [of(70, 5)], 0)
-        assert leaves.put(directory, found, bytearray(1), valid_s=1000, objects=[300]) == (1, [])
-    taken = [leaves.take(directory, b"a") for directory in directories]
-    ids = {leaf.node_id for leaf in taken if leaf is not None}
-    assert len(ids) == len(directories)
-    assert not any(leaves.take_id(node_id) for node_id in ids)
-    assert leaves.figures().known == 0
 
 
 STEPS = st.lists(
@@ -204,7 +248,7 @@ def test_it_is_the_plain_dictionary(
     ids: dict[int, int] = {}
     """The model's id of each of the table's."""
     for each in (table, model):
-        each.begin(FIRST, 0)
+        each.begin(FIRST)
     for step, (directory, name), number in steps:
         mine = next((one for one, its in ids.items() if its % 3 == number % 3), FIRST)
         if step.startswith("put"):

@@ -35,7 +35,7 @@ class Plane:
         self.directory = os.open(objects, os.O_RDONLY)
         self.leaves, self.fetches = leaves, SmallFetches()
         self.fetches.store_in(self.directory, 0)
-        leaves.begin(FIRST, 0)
+        leaves.begin(FIRST)
         self.know(5, 70, self.object)
         (self.node,) = self.nodes(3, [b"a"], 70, 6)
 
@@ -70,7 +70,7 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
         yield made
         made.answers.tell_overlays(False)
         made.answers.tell_again([5])
-        made.leaves.end()
+        made.leaves.begin(0)
         made.leaves.take(3, b"a")
         data_plane.take_object(5)
         SmallFetches().store_in(-1, 0)

@@ -105,17 +105,17 @@ def test_past_its_time_it_is_asked_for(served: tuple[DataPlane, Kernel]) -> None
 def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
     plane, _ = served
     memory = os.memfd_create("counts")
-    assert plane.attach(memory) == {}
+    assert plane.attach(memory) == ({}, {})
     slot = plane.put_opens(6, 77, size=10, valid_s=1000, backing=None)
     assert slot is not None
     again = DataPlane()
-    ((handle, counted),) = again.attach(memory).items()
+    ((handle, counted),) = again.attach(memory).handles.items()
     assert (handle, counted.slot, counted.open) == (77, slot, 0)
     plane.take_opens(6)
     again.free_slot(slot)
-    assert again.attach(memory) == {}
+    assert again.attach(memory) == ({}, {})
     os.close(memory)
-    assert plane.attach(-1) == {}
+    assert plane.attach(-1) == ({}, {})
 
 
 STEPS = st.lists(

@@ -44,7 +44,9 @@ seeds, loans, numbers = (itertools.count(1) for _ in range(3))
 READS = {"read": (0, 20_000), "read some": (1, 100), "read more": (4095, 4096), "read none": (9000, 5)}
 ACTS = st.lists(st.sampled_from([*["open"] * 3, "close", "close", "again", "stat", *READS]), min_size=2, max_size=9)
 PLACES = st.tuples(st.sampled_from(DIRECTORIES), st.sampled_from(NAMES))
-DECISIONS = st.sampled_from(["put", "lend", "call_back", "expire", "sweep", "take", "evict", "trim", "end"])
+DECISIONS = st.sampled_from(
+    ["put", "lend", "call_back", "expire", "sweep", "take", "evict", "trim", "become_stateless"]
+)
 UNTIL = st.sampled_from([Until.GOOD, Until.GOOD, Until.GOOD, Until.PAST])
 SIZE = st.sampled_from([5, 4096, 5000, 0, LARGEST + 1])
 SIX_SIZES = st.tuples(*[SIZE] * 6)
@@ -83,7 +85,7 @@ class Table(RuleBasedStateMachine):
         self.plane, self.kernel = self.stack.enter_context(serving(self.counts_fd))
         self.kernel.pid = 0  # it is not guessed what this thread does next
         self.table = PlaneLeaves(self.plane)
-        self.table.begin(next(ids), 0)
+        self.table.begin(next(ids))
         self.before = SmallFetches().figures()
         self.engine = SettledEngine(self.kernel, self.folder, largest_bytes=LARGEST)
         self.stack.callback(self.engine.stop, 10.0)
@@ -184,8 +186,9 @@ class Table(RuleBasedStateMachine):
         assert told(attributes_of(leaf.seen, 0)) == told(slot.attributes)
         assert leaf.opens == (slot.content.opens if slot.content is not None else 0) == self.handles[leaf.node_id]
         if leaf.opens:
-            assert self.plane.count(leaf.slot) == leaf.opens
-            self.pythons[leaf.node_id] = leaf.slot
+            self.pythons[leaf.node_id] = self.table.count(leaf.node_id, leaf.opens)
+            self.table.written_down(leaf.number)
+            assert self.plane.count(self.pythons[leaf.node_id]) == leaf.opens
         del self.model.slots[slot.place]
 
     def evict(self, _place: Place, which: int, _until: Until) -> None:
@@ -198,9 +201,9 @@ class Table(RuleBasedStateMachine):
         let_go_of_staged_bytes()
         self.model.trim()
 
-    def end(self, _place: Place, _which: int, _until: Until) -> None:
-        self.table.end()
-        self.model.ended = True
+    def become_stateless(self, _place: Place, _which: int, _until: Until) -> None:
+        self.table.become_stateless()
+        self.model.stateless = True
 
     @rule(places=st.lists(PLACES, min_size=1, max_size=3, unique=True))
     def ahead(self, places: list[Place]) -> None:
@@ -300,7 +303,7 @@ class Table(RuleBasedStateMachine):
         assert self.table.figures()[:2] == (len(slots), sum(slot.look_ups > 0 for slot in slots.values()))
         for directory in DIRECTORIES:
             good = {name for (where, name), slot in slots.items() if where == directory and slot.until is Until.GOOD}
-            unknown = set(NAMES) - (set() if self.model.ended else good)
+            unknown = set(NAMES) - good
             assert set(self.table.unknown(directory, NAMES)) == unknown
         found, before = self.engine.figures(), self.before
         assert found.reads - before.reads == self.model.reads
@@ -327,9 +330,10 @@ class Table(RuleBasedStateMachine):
         # The next daemon finds who has what open, and nothing else.
         left = self.plane.attach(self.counts_fd)
         assert left is not None
-        assert {handle: (one.open, one.leaf and one.leaf[:2]) for handle, one in left.items() if handle != 1} == {
-            node_id: (count, self.told[node_id].place) for node_id, count in self.handles.items() if count
+        assert {handle: one.open for handle, one in left.handles.items() if handle != 1} == {
+            node_id: self.handles[node_id] for node_id in self.pythons
         }
+        assert left.directories == Counter(directory for directory, _ in self.model.slots)
         for slot in list(self.model.slots.values()):
             self.took(self.table.take(*slot.place), slot)
         for node_id in list(self.handles.elements()):

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from hfs.mountd.cache import KeptFile, KeptPage
+from hfs.mountd.cache import KeptPage
 from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.errors import SourceError
+from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.seen import seen_as
-from hfs.mountd.namespace import Namespace
+from hfs.mountd.namespace import Namespace, open_namespace
+from hfs.mountd.namespace.journal import NodeFact
 from hfs.mountd.namespace.nodes.node import Dentry
 from tests.support.fake_leaves import FakeLeafTable
 from tests.support.fake_source import FakeSource
@@ -50,12 +53,6 @@ class Kept:
     def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
         self.asked_by_name.append(name)
         return self._source.tree[b"d/" + name] if self._has(directory) and name in self._kept else None
-
-    def of_object_nowait(self, object_id: int, /) -> KeptFile | None:
-        name = b"%d" % (object_id - 1)
-        if name not in self._kept:
-            return None
-        return KeptFile(self._source.tree[b"d"].inode, name, self._source.tree[b"d/" + name])
 
 
 def tree() -> FakeSource:
@@ -146,3 +143,50 @@ async def test_a_listing_asks_the_source_where_the_index_is_slow(make: Make) -> 
 
 
 # -- the next daemon -------------------------------------------------------------------------------------------------
+
+
+async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeLeafTable, Kept, FakeSource]:
+    source, table = tree(), FakeLeafTable()
+    kept = Kept(source, kept_files)
+    namespace, _ = await made(source, math.inf, leaf_table=table, kept=kept)
+    return namespace, table, kept, source
+
+
+async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
+    namespace, table, _, source = await with_table()
+    d = await looked_up(namespace, b"d")
+    await namespace.lookups.child(d, b"0")
+    await trio.sleep(1)
+    told = table.look_up(d.id, b"6")
+    assert told is not None
+    facts = ((node, node.parent.id if node.parent is not None else 0) for node in (namespace.root, d))
+    inherited = [NodeFact(node.id, above, node.name, node.attributes, None) for node, above in facts]
+    left = dict(table.leaves)
+    nursery = trio.lowlevel.current_task().parent_nursery
+    assert nursery is not None
+    again = await open_namespace(
+        source,  # type: ignore[arg-type]  # a fake
+        Metrics(),
+        nursery,
+        ttl_s=math.inf,
+        strict=False,
+        leaf_table=table,
+        inherited=inherited,
+    )
+    table.leaves = left
+    again.leaves.attached({d.id: len(left), 4711: 1})
+    held = again.nodes.node(d.id).holds
+    node = again.node(told.node_id)
+    assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
+    assert (await again.lookups.child(again.nodes.node(d.id), b"6")).node is node
+    again.holds.forget(node.id, 1)
+    with pytest.raises(SourceError):
+        again.nodes.node(node.id)  # it is not held for ever
+    for kept in left.values():
+        kept.look_ups = 0
+        kept.until_s = -math.inf
+    await again.sweep()
+    assert again.nodes.node(d.id).holds == held - 1, "of no leaf any more"
+    for unknown in (told.node_id + 1024 * 50, told.node_id + (1 << 40), 1 << 62):
+        with pytest.raises(SourceError):
+            again.node(unknown)
