@@ -18,6 +18,7 @@ from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import explain, pattern
 
 CHUNK = 64 << 10
+SIBLINGS = 100
 SIZES = {"small": 3_000, "large": 5 * CHUNK + 77}
 COARSE = ("--set", "stamp_ms=1000")
 CLOCKS = [
@@ -123,6 +124,36 @@ def test_what_was_refuted_does_not_come_back_when_many_names_are_looked_through(
         for name in os.listdir(folder):
             os.lstat(folder / name)
         assert read(folder) == expected(seed)
+    for fd in early:
+        os.close(fd)
+
+
+def test_siblings_of_a_file_that_was_found_rewritten_are_fetched_without_python(
+    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
+    """Only that one is asked for by Python from then on; who has it open keeps the first state."""
+    backing = tmp_path / "backing"
+    backing.mkdir()
+    hfs = hfs_mount(slow_source(backing, "none", *COARSE).path, "--ttl", "0.5")
+    early: list[int] = []
+
+    def look(folder: Path) -> None:
+        early.append(os.open(hfs.path / folder / "small", os.O_RDONLY))
+        read(hfs.path / folder)
+        for number in range(1, SIBLINGS):
+            (backing / folder / str(number)).write_bytes(pattern(number, 0, 5000))
+
+    seed = rewritten_unseen(backing, look)
+    settled(hfs)
+    folder = hfs.path / str(seed)
+    before = hfs.status()["data_plane"]["opens_cached"]
+    for number in range(1, SIBLINGS):
+        assert (folder / str(number)).read_bytes() == pattern(number, 0, 5000)
+    assert hfs.status()["data_plane"]["opens_cached"] - before > SIBLINGS // 2
+    os.posix_fadvise(early[-1], 0, 0, os.POSIX_FADV_DONTNEED)
+    assert read(folder) == expected(seed)
+    assert os.pread(early[-1], SIZES["small"], 0) == pattern(seed - 1, 0, SIZES["small"])
+    assert hfs.status()["counters"]["racy_rewrites"]["value"] >= len(SIZES)
     for fd in early:
         os.close(fd)
 
