@@ -326,7 +326,8 @@ int contents_open(int device, uint64_t leaf, const void *request, size_t size, s
     int answered = 0, is_begun = 0;
     pthread_mutex_lock(&content->lock);
     int is_in_pages = content->is_pushed || !size_of(content) || !pushes_are_wanted();
-    int is_passed = size_of(content) && !content->data && pushes_are_passed() && staged_committed(content->facts.number, &object);
+    int is_new = content->data || (!content->noted_ns && staged_is_new(content->facts.number)); /* pushed at a third of the cost */
+    int is_passed = size_of(content) && !is_new && pushes_are_passed() && staged_committed(content->facts.number, &object);
     if (content->is_pushing && !content->is_taken) {
         answered = wait_for_push(content, request, size);
     } else if (!is_in_pages && is_nowhere(content)) {

@@ -30,10 +30,15 @@ struct named { /* an object by its version */
 static struct table table = TABLE, versions = TABLE;
 static int objects_fd = -1, all_objects_fd = -1; /* atomic */
 static size_t version_count;                     /* atomic */
+static uint64_t new_from = UINT64_MAX;           /* atomic */
 
 void staged_in(int directory_fd) { __atomic_store_n(&objects_fd, directory_fd, __ATOMIC_RELEASE); }
 
 void staged_at(int directory_fd) { __atomic_store_n(&all_objects_fd, directory_fd, __ATOMIC_RELEASE); }
+
+void staged_new_from(uint64_t number) { __atomic_store_n(&new_from, number, __ATOMIC_RELAXED); }
+
+int staged_is_new(uint64_t number) { return number >= __atomic_load_n(&new_from, __ATOMIC_RELAXED); }
 
 static uint64_t key_of(const struct staged_version *version) {
     uint64_t key = version->inode * UINT64_C(0x9E3779B97F4A7C15) ^ version->size;

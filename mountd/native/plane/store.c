@@ -52,6 +52,7 @@ void store_in(int directory_fd, uint64_t overhead_bytes) {
     store.fd = directory_fd;
     store.overhead = overhead_bytes;
     store.next = store.end = store.bytes = 0;
+    staged_new_from(UINT64_MAX);
     set_dry(1);
     pthread_mutex_unlock(&store.lock);
 }
@@ -59,6 +60,7 @@ void store_in(int directory_fd, uint64_t overhead_bytes) {
 void store_grant(uint64_t *first, uint64_t *end) {
     pthread_mutex_lock(&store.lock);
     uint64_t unused = store.next, unused_end = store.end;
+    if (!store.end) staged_new_from(*first);
     store.next = *first;
     store.end = *end;
     *first = unused;
@@ -81,6 +83,12 @@ void store_left(uint64_t *numbers, uint64_t *bytes) {
     pthread_mutex_lock(&store.lock);
     *numbers = store.end - store.next;
     *bytes = store.bytes;
+    pthread_mutex_unlock(&store.lock);
+}
+
+void store_settle(void) {
+    pthread_mutex_lock(&store.lock);
+    if (store.end) staged_new_from(store.next);
     pthread_mutex_unlock(&store.lock);
 }
 

@@ -18,6 +18,7 @@ from hfs.mountd.kernel import (
     KnownObject,
     PlaneLeaves,
     SmallFetches,
+    let_go_of_staged_bytes,
 )
 from hfs.mountd.kernel.plane import News
 from hfs.mountd.native.extension import EXTENSION
@@ -77,6 +78,14 @@ def fetched(fetches: SmallFetches, *names: bytes) -> dict[bytes, Fetched]:
     return found
 
 
+def known(one: Fetched, file: Path) -> KnownObject:
+    """What is told of it when it is in the index."""
+    its = file.stat()
+    return KnownObject(
+        one.number, one.inode, one.checksum, its.st_ino, its.st_size, one.ctime_ns, its.st_mtime_ns, its.st_ctime_ns
+    )
+
+
 def rewritten(number: int, folder: Path, name: str) -> KnownObject:
     """A file that was staged as this object, and has other bytes since, with the same size and times."""
     before, now = name.encode() * 100, name.upper().encode() * 100
@@ -113,3 +122,28 @@ def test_what_was_found_rewritten_is_left_to_python_and_its_siblings_are_not(
         told = kernel.look_up(DIRECTORY, name)
         assert told is not None
         assert told[2] == size
+
+
+def test_what_was_fetched_a_moment_ago_is_opened_without_python_and_passed_through_later(
+    served: tuple[DataPlane, SmallFetches, Kernel], tmp_path: Path
+) -> None:
+    """Where staged files are for the kernel to read by itself: an open that passes one through is Python's, and costs
+    several times what the bytes cost that were fetched because somebody is about to read them."""
+    _, fetches, kernel = served
+    fetches.set_terms(pushes=False, passes=True, stores=True)
+    try:
+        names = [b"soon", b"late"]
+        for name in names:
+            (tmp_path / "source" / os.fsdecode(name)).write_bytes(name * 100)
+        outcomes = fetched(fetches, *names)
+        assert {one.kind for one in outcomes.values()} == {FetchKind.STORED}
+        fetches.know(known(one, tmp_path / "source" / os.fsdecode(name)) for name, one in outcomes.items())
+        nodes = [found[0] for name in names if (found := kernel.look_up(DIRECTORY, name)) is not None]
+        answer = kernel.open(nodes[0])
+        assert answer is not None
+        assert kernel.release(nodes[0], answer[0])
+        assert kernel.open(nodes[0]) is None, "the second time"
+        let_go_of_staged_bytes()  # as at the end of a warm
+        assert kernel.open(nodes[1]) is None
+    finally:
+        fetches.set_terms(pushes=True, passes=False, stores=True)
