@@ -41,7 +41,7 @@ def served(tmp_path: Path) -> Iterator[tuple[DataPlane, SmallFetches, Kernel]]:
     fetches = SmallFetches()
     with serving() as (plane, kernel):
         leaves = PlaneLeaves(plane)
-        leaves.begin(FIRST, 0)
+        leaves.begin(FIRST)
         fetches.start(-1, 2, ahead_threads=2, ahead_bytes=1)  # no bytes stay in memory
         fetches.store_in(cache_fd, 0)
         fetches.grant(range(10, LAST))
