@@ -172,7 +172,8 @@ def test_a_stale_mount_is_cleaned_up(source: Path, hfs_mount: HfsMount) -> None:
     assert (done.returncode, done.stderr) == (0, f"hfs: {hfs.path}: removed the mount that a dead daemon had left\n")
     assert (hfs.path / "file").read_bytes() == pattern(1, 0, SIZE)
     assert mounts_below(hfs.path) == [str(hfs.path)]
-    hfs.pid = hfs.status()["pid"]
+    status = hfs.status()
+    hfs.pid, hfs.keeper = status["pid"], status["keeper"]["pid"]
 
 
 def test_umount_of_a_stale_mount(source: Path, hfs_mount: HfsMount) -> None:
