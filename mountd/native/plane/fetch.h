@@ -28,6 +28,8 @@
 
 #pragma GCC visibility push(hidden)
 
+static inline void count(int64_t *counter, int64_t more) { __atomic_add_fetch(counter, more, __ATOMIC_RELAXED); }
+
 /* ---- staged.c ----------------------------------------------------------------------------------------------------- */
 
 struct staged_version { /* of a file of the source, on the file system of its root */
@@ -50,8 +52,8 @@ void staged_at(int directory_fd); /* and there, for all others */
 int staged_put(const struct staged_object *object, int wait); /* as table_put; another one of this number goes */
 int staged_take(uint64_t number, int wait); /* as table_take */
 size_t staged_count(void);
-void staged_new_from(uint64_t number); /* objects with this number, or a greater one, were made for who is about to read them */
-int staged_is_new(uint64_t number);
+int staged_is_new(uint64_t number); /* it was made since the start, or the last: */
+void staged_settle(void);           /* what was made up to now is not about to be read */
 int staged_knows(uint64_t number); /* with its checksum */
 int staged_committed(uint64_t number, struct object *object); /* 1: it is, and known with its version; what it is to be like */
 size_t staged_versions(void); /* how many have a version */
@@ -166,7 +168,6 @@ void store_in(int directory_fd, uint64_t overhead_bytes); /* -1: nothing is stor
 void store_grant(uint64_t *first, uint64_t *end);
 void store_grant_room(uint64_t bytes); /* so much more */
 void store_left(uint64_t *numbers, uint64_t *bytes);
-void store_settle(void); /* what was stored up to now is not about to be read */
 uint64_t store_room(uint64_t size);                       /* what a file of this size takes */
 int store_has_room(size_t size); /* and whether so much is granted now */
 /* Until it is, so long at most; not at all where none was granted in that time before, or so many threads wait already. */

@@ -1,6 +1,4 @@
-/* Jobs in a line: added at its end, taken out wherever they stand. With the lock of the jobs; a part of the pipeline, see
- * fetch.h.
- */
+/* Jobs in a line: added at its end, taken out wherever they stand. With their lock; a part of the pipeline, see fetch.h. */
 #include "fetch.h"
 
 void line_add(struct line *line, struct job *job) {

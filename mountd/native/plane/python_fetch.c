@@ -233,7 +233,7 @@ static PyObject *plane_placement(PyObject *self, PyObject *args) {
 static PyObject *plane_trim(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     Py_BEGIN_ALLOW_THREADS
-    store_settle();
+    staged_settle();
     contents_trim(contents_homeless());
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;

@@ -21,8 +21,6 @@
 
 struct source_counts source_counts;
 
-static void count(int64_t *counter, int64_t more) { __atomic_add_fetch(counter, more, __ATOMIC_RELAXED); }
-
 /* Without the access time: a read makes it unknown to the client of a network file system, and asking for it costs a
  * round trip. */
 #define WANTED (STATX_BASIC_STATS & ~STATX_ATIME)
@@ -56,17 +54,10 @@ void source_distrusts(uint64_t inode) {
     if (error && error != EEXIST) __atomic_store_n(&distrusts_all, 1, __ATOMIC_RELEASE);
 }
 
-static int is_distrusted(uint64_t inode) {
-    struct shard *held;
-    if (__atomic_load_n(&distrusts_all, __ATOMIC_ACQUIRE)) return 1;
-    if (!table_count(&distrusted) || !table_hold(&distrusted, inode, &held)) return 0;
-    table_let_go(held);
-    return 1;
-}
-
 static int is_ordinary(const struct lent *lent, const struct seen *seen) {
     const int64_t second = 1000000000, *seconds = seen->seconds;
-    if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device || is_distrusted(seen->inode)) return 0;
+    if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device) return 0;
+    if (__atomic_load_n(&distrusts_all, __ATOMIC_ACQUIRE) || (table_count(&distrusted) && table_has(&distrusted, seen->inode))) return 0;
     if (seconds[2] < 0 || seconds[2] > INT64_MAX / second - 1) return 0;
     if (seconds[1] < INT64_MIN / second + 1 || seconds[1] > INT64_MAX / second - 1) return 0;
     return seconds[2] * second + seen->parts[2] <= (seen->parts[2] ? lent->settled_fine_ns : lent->settled_ns);

@@ -36,7 +36,7 @@ void staged_in(int directory_fd) { __atomic_store_n(&objects_fd, directory_fd, _
 
 void staged_at(int directory_fd) { __atomic_store_n(&all_objects_fd, directory_fd, __ATOMIC_RELEASE); }
 
-void staged_new_from(uint64_t number) { __atomic_store_n(&new_from, number, __ATOMIC_RELAXED); }
+void staged_settle(void) { __atomic_store_n(&new_from, UINT64_MAX, __ATOMIC_RELAXED); }
 
 int staged_is_new(uint64_t number) { return number >= __atomic_load_n(&new_from, __ATOMIC_RELAXED); }
 
@@ -88,6 +88,8 @@ static int prove(const struct staged_object *object) {
 }
 
 int staged_put(const struct staged_object *object, int wait) {
+    uint64_t none = UINT64_MAX; /* numbers only grow */
+    if (object->is_right && object->has_version) __atomic_compare_exchange_n(&new_from, &none, object->number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     if (((object->is_right && !object->has_version) || object->is_committed) && prove(object)) return 0;
     struct staged *staged = malloc(sizeof *staged);
     if (!staged) return ENOMEM;

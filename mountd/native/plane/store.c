@@ -52,7 +52,6 @@ void store_in(int directory_fd, uint64_t overhead_bytes) {
     store.fd = directory_fd;
     store.overhead = overhead_bytes;
     store.next = store.end = store.bytes = 0;
-    staged_new_from(UINT64_MAX);
     set_dry(1);
     pthread_mutex_unlock(&store.lock);
 }
@@ -60,7 +59,6 @@ void store_in(int directory_fd, uint64_t overhead_bytes) {
 void store_grant(uint64_t *first, uint64_t *end) {
     pthread_mutex_lock(&store.lock);
     uint64_t unused = store.next, unused_end = store.end;
-    if (!store.end) staged_new_from(*first);
     store.next = *first;
     store.end = *end;
     *first = unused;
@@ -83,12 +81,6 @@ void store_left(uint64_t *numbers, uint64_t *bytes) {
     pthread_mutex_lock(&store.lock);
     *numbers = store.end - store.next;
     *bytes = store.bytes;
-    pthread_mutex_unlock(&store.lock);
-}
-
-void store_settle(void) {
-    pthread_mutex_lock(&store.lock);
-    if (store.end) staged_new_from(store.next);
     pthread_mutex_unlock(&store.lock);
 }
 

@@ -29,8 +29,6 @@ static struct {
 
 struct reader_waits reader_waits;
 
-static void count(int64_t *counter, int64_t more) { __atomic_add_fetch(counter, more, __ATOMIC_RELAXED); }
-
 /* What has become of files that were fetched or looked at, in their order, until Python takes it. Bounded by what is granted
  * and by what Python has asked for ahead: who stores needs numbers, which come with the next look of Python. */
 static struct {
