@@ -143,8 +143,8 @@ class Cache:
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         self.pinned = Pins(context)
         self.ahead = ahead = ObjectsAhead(context, context.others.answers)
-        self.attributes = attributes = KeptAttributes(context, ahead, settings.attributes)
-        self.reclaim_queue = queue = ReclaimQueue(self.descriptors, (ahead.take, attributes.changing))
+        self.attributes = KeptAttributes(context, ahead, settings.attributes)
+        self.reclaim_queue = queue = ReclaimQueue(self.descriptors, ahead.take)
         self.updates = RowUpdates(context, self.eviction.use_every_s)
         self.files = StagedFileTable(
             context, settings.chunk_bytes, queue, self.updates, nursery, believes=settings.verify == "changed"

@@ -78,15 +78,11 @@ class KeptAttributes:
         """By number those without a StagedFile."""
         self._written = NumberSet()
         """Kept already, as far as we know."""
-        self._changed: list[int] = []
-        """May have gone since the last flush."""
         self._forgetting = 0
         """Somebody has some forgotten: none is noted or found meanwhile."""
         self._flushing = trio.Lock()
         self._identity: int | None = None
         self._source_id, self._device = "", 0
-        self._has_lost = False
-        """Earlier mounts may have left some of files that went."""
 
     @property
     def identity(self) -> int:
@@ -121,7 +117,7 @@ class KeptAttributes:
         except IndexFailed as error:
             self._context.health.index_failed(error, "opening the cache")
             return None
-        self._source_id, self._device, self._has_lost = source_id, device, True
+        self._source_id, self._device = source_id, device
         return self
 
     async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
@@ -159,20 +155,11 @@ class KeptAttributes:
     def _folder(self, directory: Attributes) -> Folder:
         return Folder.of(self.identity, self._source_id, directory)
 
-    def changing(self, object_id: int) -> None:
-        """This object is about to change or go."""
-        if object_id in self._written:
-            self._changed.append(object_id)
-
     async def flush(self) -> None:
-        """Tell the index what was noted, of files that are complete, and what has gone. A failure is counted, and the
-        notes are lost."""
+        """Tell the index what was noted, of files that are complete. A failure is counted, and the notes are lost."""
         if self._identity is None:
             return
         async with self._flushing:
-            changed, self._changed = self._changed, []
-            if changed:
-                await self._change(self._context.index.attributes.drop_lost, changed)
             waiting = [what for what in self._waiting if isinstance(what, int)]
             ready: list[StagedFile | int] = [
                 what for what in self._waiting if isinstance(what, StagedFile) and what.has_row and what.complete
@@ -208,21 +195,11 @@ class KeptAttributes:
     async def run(self) -> None:
         """Flush from time to time, after what is of no use any more has gone. Never returns."""
         if self._wanted == "forgotten":  # nobody finds them any more: see `opening`
-            for objects in await self._ranges():
-                await self._change(self._context.index.attributes.drop, objects)
+            while await self._change(self._context.index.attributes.drop_some, _DROPPED_AT_ONCE):
+                pass
         while True:
             await trio.sleep(_EVERY_S)
             await self.flush()
-            if self._has_lost:
-                self._has_lost = False
-                for objects in await self._ranges():
-                    lost = await self._ask(self._context.index.attributes.lost, objects)
-                    if lost:
-                        await self._change(self._context.index.attributes.drop_lost, lost)
-
-    async def _ranges(self) -> list[range]:
-        end = (await self._ask(self._context.index.attributes.last_object) or 0) + 1
-        return [range(start, min(start + _DROPPED_AT_ONCE, end)) for start in range(1, end, _DROPPED_AT_ONCE)]
 
     def _take(self, what: StagedFile | int) -> AttributesRow | None:
         """Its row, if it is still noted, and still has an object."""
@@ -241,13 +218,13 @@ class KeptAttributes:
             self._context.health.index_failed(error, "looking for attributes")
             return None
 
-    async def _change(self, function: Callable[..., object], *args: object) -> bool:
+    async def _change(self, function: Callable[..., int], *args: object) -> int:
+        """How many rows it has changed."""
         try:
-            await self._context.threads.change_index(function, *args)
+            return await self._context.threads.change_index(function, *args)
         except IndexFailed as error:
             self._context.health.index_failed(error, "keeping attributes")
-            return False
-        return True
+            return 0
 
 
 def _attributes(row: AttributesRow, folder: Folder, device: int) -> Attributes | None:

@@ -1,8 +1,8 @@
 """What stat(2) said of staged files, as the index keeps it for later mounts of a source that never changes.
 
 A row is found by the directory that it was seen in: a number made of the inode, mtime and ctime that this had. So it is
-found whatever SOURCE leads there, and no more once a name in that directory was made, renamed or removed. It outlives
-the row of its file: the kernel may know the file by the number of its object (`namespace.nodes.leaves`).
+found whatever SOURCE leads there, and no more once a name in that directory was made, renamed or removed. It goes with
+the row of its file.
 
 All methods block, and raise IndexFailed; those called `_nowait` use the event loop's connection.
 """
@@ -84,15 +84,16 @@ class AttributeRows:
 
     def forget(self) -> None:
         """What is kept is not to be found any more, durably."""
-        if self.last_object() == 0:
-            return
+        with self._database.guarded():
+            if self._database.reader.execute("SELECT 1 FROM attributes LIMIT 1").fetchone() is None:
+                return
         with self._database.transaction(durable=True) as database:
             database.execute("UPDATE identity SET number = (number + 1 + abs(random()) % 2097151) % 2097152")
 
-    def keep(self, rows: Sequence[AttributesRow]) -> None:
-        """Those of files that have a row; all others are ignored."""
+    def keep(self, rows: Sequence[AttributesRow]) -> int:
+        """Those of files that have a row; all others are ignored. How many are kept."""
         with self._database.transaction(durable=False) as database:
-            database.executemany(_KEEP, map(_values, rows))
+            return database.executemany(_KEEP, map(_values, rows)).rowcount
 
     def after(self, folder: int, name: bytes, limit: int) -> list[AttributesRow]:
         """The next of the complete files in this directory, by name, after `name`."""
@@ -124,29 +125,11 @@ class AttributeRows:
             found = self._database.quick.execute(sql, (signed(folder), name)).fetchone()
         return _row(*found) if found is not None else None
 
-    def last_object(self) -> int:
-        """No row is of a later object; 0: there are none."""
-        with self._database.guarded():
-            return int(self._database.reader.execute("SELECT coalesce(max(file), 0) FROM attributes").fetchone()[0])
-
-    def lost(self, objects: range) -> list[int]:
-        """Those of these objects that have a row here, and none of their own."""
-        ends = (objects.start, objects.stop)
-        sql = "SELECT file FROM attributes WHERE file >= ? AND file < ? "
-        sql += "AND file NOT IN (SELECT id FROM files WHERE id >= ? AND id < ?)"
-        with self._database.guarded():
-            return [number for (number,) in self._database.reader.execute(sql, ends * 2)]
-
-    def drop_lost(self, objects: Sequence[int]) -> None:
-        """Rows of these objects go, but of those that have a row of their own."""
-        sql = "DELETE FROM attributes WHERE file = ? AND file NOT IN (SELECT id FROM files WHERE id = ?)"
+    def drop_some(self, limit: int) -> int:
+        """So many rows go, whosever they are. How many did."""
+        sql = "DELETE FROM attributes WHERE file IN (SELECT file FROM attributes LIMIT ?)"
         with self._database.transaction(durable=False) as database:
-            database.executemany(sql, [(number, number) for number in objects])
-
-    def drop(self, objects: range) -> None:
-        """Rows of these objects go."""
-        with self._database.transaction(durable=False) as database:
-            database.execute("DELETE FROM attributes WHERE file >= ? AND file < ?", (objects.start, objects.stop))
+            return database.execute(sql, (limit,)).rowcount
 
 
 def _row(object_id: int, folder: int, directory: bytes, name: bytes, seen: bytes, proof: int) -> AttributesRow:

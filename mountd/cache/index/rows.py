@@ -48,7 +48,7 @@ _ATTRIBUTES = (
     "INSERT INTO identity VALUES (abs(random()) % 2097152)",
     # For sources that never change: what stat(2) said of staged files, so that nobody asks the source again.
     """CREATE TABLE attributes (
-        file INTEGER PRIMARY KEY,       -- files.id, also of one that has gone since
+        file INTEGER PRIMARY KEY,       -- files.id
         folder INTEGER NOT NULL,        -- the directory, and as what: see `attributes`
         directory BLOB NOT NULL,        -- its inode, mtime and ctime
         name BLOB NOT NULL,

@@ -242,6 +242,7 @@ class IndexWriter:
                 gone.add_shrunk(*_shrunk_in(row, database))
                 database.execute("INSERT INTO doomed VALUES (?,?)", (number, row.room_bytes // BLOCK_BYTES))
                 database.execute("DELETE FROM files WHERE id = ?", (number,))
+                database.execute("DELETE FROM attributes WHERE file = ?", (number,))
                 if row.version.size > row.chunk_bytes:
                     database.execute("DELETE FROM chunks WHERE file = ?", (number,))
             gone.write(database, -1)

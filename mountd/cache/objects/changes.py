@@ -147,9 +147,9 @@ class Repair:
 class ReclaimQueue:
     """`more` is set whenever something is added; the reclaimer takes out of the other public attributes."""
 
-    def __init__(self, descriptors: Descriptors, changing: Sequence[Callable[[int], object]] = ()) -> None:
-        """All of `changing` are told of each object before it changes or goes."""
-        self._changing = changing
+    def __init__(self, descriptors: Descriptors, changes: Callable[[int], object]) -> None:
+        """`changes` is told of each object that is about to change or to go."""
+        self.changes = changes
         self.descriptors = descriptors
         self.more = trio.Event()
         self.repairs: deque[Repair] = deque()
@@ -164,11 +164,6 @@ class ReclaimQueue:
     def empty(self) -> bool:
         """Nothing waits for the reclaimer."""
         return not (self.repairs or self.retired or self.evictions)
-
-    def changes(self, object_id: int) -> None:
-        """This object is about to change or to go."""
-        for tell in self._changing:
-            tell(object_id)
 
     def evict(self, object_id: int, version: Version) -> None:
         """This object goes, unless it is busy when its turn comes."""
