@@ -105,6 +105,9 @@ class StagedFileTable:
             found = self._context.index.reader.find_quickly(version, _QUICK_CHUNKS)
         except IndexFailed:
             return None  # the thread that looks next meets it again and deals with it
+        except Exception as error:  # noqa: BLE001 - who asks goes on as if it were not known yet
+            note_fault("staging: look-ups", error)
+            return None
         return self._adopt(version, path, found) if found is not None else None
 
     async def get(self, version: Version, path: bytes = b"") -> StagedFile:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import trio
+import xxhash
 
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
@@ -185,6 +186,13 @@ def _is_heard(recorder: Recorder, fetch: Fetching) -> bool:
     return recorder.active or fetch.plans.any_followed
 
 
+def _terms(basics: Basics, namespace: Namespace) -> int:
+    """Of what the kernel is told of files: with other ones than its predecessor's a daemon believes none of that."""
+    return xxhash.xxh3_64_intdigest(
+        repr((basics.config.ttl_s, basics.config.immutable, namespace.leaves.source_id)).encode()
+    )
+
+
 async def _open_again(basics: Basics, storage: Storage, names: NameService, passthrough: Passthrough) -> None:
     await open_again(
         names.inherited,
@@ -195,6 +203,7 @@ async def _open_again(basics: Basics, storage: Storage, names: NameService, pass
         passthrough,
         storage.plane,
         basics.handover.opens_fd,
+        _terms(basics, names.namespace),
     )
     if basics.journal.generation:
         storage.sent_away.inherit()

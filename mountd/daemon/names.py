@@ -82,6 +82,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
             overlaid=config.wants_overlays and reader is None,
         )
         await permissions.start()
+        storage.xattr_answers.ask_for_opens(not permissions.all_may_open(namespace.root))
         yield NameService(namespace, permissions, xattrs, inherited, leaf_table)
 
 

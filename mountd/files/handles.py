@@ -133,10 +133,11 @@ class LeafHandles:
         if waiting is None:
             return False
         node, slot = waiting
-        if plane.closed(slot) <= 0:
+        if (plane.closed(slot) if slot >= 0 else node.own_opens - 1) <= 0:  # -1: there was no slot
             del self._waiting[number]
             self._journal.handles.closed(number)
-            plane.free_slot(slot)
+            if slot >= 0:
+                plane.free_slot(slot)
         namespace.holds.closed(node, passed=False)
         return True
 
@@ -178,7 +179,7 @@ class Handles:
         self._answered[unique] = number
 
     def _adopt(self, number: int, node: Node, file: StagedFile, slot: int) -> None:
-        self._files[number] = FileHandle(node, file, slot=slot)
+        self._files[number] = FileHandle(node, file, slot=slot if slot >= 0 else None)
 
     def inherit_directory(self, number: int, handle: DirectoryHandle) -> None:
         """Take over an open directory from an earlier daemon."""

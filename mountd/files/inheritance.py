@@ -34,13 +34,15 @@ async def open_again(
     passthrough: Passthrough,
     plane: DataPlane,
     table_fd: int,
+    terms: int,
 ) -> None:
-    """Take over the handles of `inherited`, whose nodes `namespace` has. `table_fd`: as for `DataPlane.attach`."""
+    """Take over the handles of `inherited`, whose nodes `namespace` has. `table_fd`, `terms`: those of
+    `DataPlane.attach`."""
     # Without a memfd of the keeper nobody could tell the next daemon who has which handle open.
-    attached = plane.attach(table_fd) if table_fd >= 0 or not journal.on else None
+    attached = plane.attach(table_fd, terms) if table_fd >= 0 or not journal.on else None
     left = attached.handles if attached is not None else {}
     if attached is not None:
-        namespace.leaves.attached(attached.directories)
+        namespace.leaves.attached(attached.directories, {opened.number for opened in inherited.files})
     for directory in inherited.directories:
         handle = DirectoryHandle(namespace.node(directory.node_id), unique=directory.unique)
         is_unknown = directory.shown < 0  # whoever is not at its start was shown something

@@ -173,6 +173,9 @@ class Opening:
 
     def close(self, number: int) -> None:
         """The kernel lets go of a handle."""
+        if not self._handles.has_file(number):
+            with contextlib.suppress(SourceError):
+                self._namespace.node(number)  # of a leaf that nobody has needed yet: the close was sent again
         if self._opened_files.close_leaf(number):
             return
         if not self._handles.has_file(number):

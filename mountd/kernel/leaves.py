@@ -41,7 +41,7 @@ class Leaf(NamedTuple):
     opens: int = 0
     """Handles of it that are open, all with its id for a number."""
     number: int = -1
-    """Of a leaf with opens, for `written_down`."""
+    """Of one that is, or may be, open: where the next daemon would find it until it is `written_down`."""
 
 
 class LeafFigures(NamedTuple):
@@ -104,9 +104,10 @@ class PlaneLeaves:
         slot: int = EXTENSION.plane_new_count(handle, opens)
         return slot
 
-    def written_down(self, number: int) -> None:
-        """Of a leaf that was taken: the next daemon of the mount finds its handles elsewhere now."""
-        EXTENSION.plane_leaves_written_down(number)
+    def written_down(self, leaf: Leaf) -> None:
+        """It was taken, and the next daemon of the mount finds what is open of it elsewhere now."""
+        if leaf.number >= 0:
+            EXTENSION.plane_leaves_written_down(leaf.number)
 
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
         """Those of them that are not leaves, or past their time."""

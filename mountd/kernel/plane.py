@@ -195,12 +195,15 @@ class DataPlane:
             self._runs = False
             EXTENSION.plane_stop()
 
-    def attach(self, table_fd: int) -> Attached | None:
+    def attach(self, table_fd: int, terms: int = 0) -> Attached | None:
         """Count handles and keep leaves in this memfd, which outlives us, or in memory of our own (-1), before anything
         is put. None: what is there is not known, and nothing can be put.
+
+        `terms`: 64 bits that stand for what decides until when an answer is good. Where they were others, no answer of
+        before is good any more.
         """
         try:
-            handles, runs = EXTENSION.plane_attach(table_fd)
+            handles, runs = EXTENSION.plane_attach(table_fd, terms)
         except OSError as error:
             log.warning("every open comes to Python: there is no memory to count handles in: %s", error)
             return None

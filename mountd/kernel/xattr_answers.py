@@ -23,6 +23,11 @@ class XattrAnswers:
         """So long the root of the mount has no ACL; 0: it is not known."""
         EXTENSION.plane_root_without_acl(int(min(valid_s, _LONGEST_S) * 1e9))
 
+    @staticmethod
+    def ask_for_opens(are: bool) -> None:
+        """Whether opens of leaves come to Python too, which asks the source as the user who opens."""
+        EXTENSION.plane_leaves_are_asked_for(are)
+
     def tell_overlays(self, on: bool) -> None:
         """Whether overlays over the mount are told where staged leaves lie, from now on."""
         self._tells = on

@@ -247,7 +247,7 @@ static int new_memory(uint64_t directory) {
 static int once(void) {
     char text[64];
     leaves_begin(FIRST);
-    int error = leaves_attach(-1, new_memory);
+    int error = leaves_attach(-1, 0, new_memory);
     for (unsigned name = 0; name < 3000 && !error; name++) { /* shards grow */
         struct seen seen = seen_of(1, name, 1);
         uint64_t id;

@@ -55,7 +55,7 @@ static void begin(int fd) {
     struct seen seen = seen_of(9, 1);
     leaves_begin(FIRST);
     int error = counts_attach(fd);
-    if (!error) error = leaves_attach(fd, note);
+    if (!error) error = leaves_attach(fd, 7, note);
     for (uint64_t file = 8; !error && file <= 9; file++) { /* segments are there */
         struct slot *taken;
         error = leaves_put(3, name, name_of(file, name), &seen, 0, INT64_MAX, 1, &id);
@@ -127,7 +127,7 @@ static void find_file(uint64_t file) {
     struct seen seen = seen_of(file, slot->seen.uid);
     if (slot->seen.inode != seen.inode || slot->seen.size != seen.size) fail("file %d has another one's version", (int)file);
     if (slot->until_ns && memcmp(&slot->seen, &seen, sizeof seen)) fail("file %d has attributes of two moments", (int)file);
-    if (slot->object != file) fail("file %d has another one's object", (int)file);
+    if (slot->object) fail("the object of file %d is believed", (int)file);
     found[file] = (struct state){slot->opens, slot->lookups, slot->until_ns ? slot->seen.uid : 0};
 }
 
@@ -141,7 +141,7 @@ static void check(int fd, long done) {
     struct state before[THINGS], after[THINGS];
     for (int thing = 0; thing < THINGS; thing++) found[thing].count = -1;
     leaves_begin(FIRST);
-    if (counts_attach(fd) || leaves_attach(fd, note)) fail("attach");
+    if (counts_attach(fd) || leaves_attach(fd, 7, note)) fail("attach");
     for (uint32_t slot = 0; slot < COUNTS_SLOTS; slot++) {
         uint64_t handle = counts_handle(slot);
         if (!handle) continue;

@@ -84,6 +84,9 @@ class FakeLeafTable:
         kept = self.by_id(node_id)
         return self.take(kept.directory_id, kept.name) if kept is not None else None
 
+    def written_down(self, _leaf: Leaf) -> None:
+        """Nobody comes after us."""
+
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
         known = [(name, self.leaves.get((directory_id, name))) for name in names]
         return [name for name, kept in known if kept is None or not self._is_told(kept)]

@@ -59,7 +59,7 @@ class FakePlane:
         """Where reads of leaves find their objects; -1: they are not answered."""
         self._slots = count()
 
-    def attach(self, _table_fd: int) -> Attached:
+    def attach(self, _table_fd: int, _terms: int = 0) -> Attached:
         self.entries.clear()
         self.reads.clear()
         handles = {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}

@@ -169,8 +169,7 @@ class Leaves:
             return None
         directory = self._directory(leaf.directory_id)
         if directory is None:
-            if leaf.opens:
-                table.written_down(leaf.number)
+            table.written_down(leaf)
             return None
         self._count(directory)
         self._counts[directory] -= 1
@@ -193,27 +192,41 @@ class Leaves:
             node.retired = True  # it had another name a moment ago: the source is asked, and the name gets that node
         if self._is_rewritten(attributes):  # since it was seen: what has this id is of the state before
             node.expires_s = -math.inf
+        if leaf.look_ups:
+            self._nodes.told(node)
         if leaf.opens:
-            node.own_opens += leaf.opens
             self._nodes.note(node)
-            self._opened(node, table.count(node.id, leaf.opens))
-            table.written_down(leaf.number)
+            self._has_open(table, node, leaf)
+        table.written_down(leaf)
         return node, node.expires_s
 
-    def attached(self, directories: Mapping[int, int]) -> None:
+    def _has_open(self, table: PlaneLeaves, node: Node, leaf: Leaf) -> None:
+        node.own_opens += leaf.opens
+        self._opened(node, table.count(node.id, leaf.opens))
+
+    def attached(self, directories: Mapping[int, int], noted: AbstractSet[int]) -> None:
         """An earlier daemon has left so many leaves in each of these directories, which the kernel knows by these ids.
-        What is a node as well, since that daemon was killed on the way, is none. Of a directory that is not known any
-        more the kernel knows nothing but ids, which it is told are stale."""
-        if self.table is None:
+        `noted`: handles that are in the journal.
+
+        What is a node as well, since that daemon was killed on the way, is none. Nothing is good any more in
+        directories that are not known here: the kernel is told that its ids there are stale.
+        """
+        table = self.table
+        if table is None:
             return
+        left = Counter(directories)
         for node in self._nodes.files():
-            leaf = self.table.take_id(node.id)
-            if leaf is not None and leaf.opens:
-                self.table.written_down(leaf.number)
-        for directory_id, count in directories.items():
-            directory = self._directory(directory_id)
-            if directory is not None:
-                self._hold(directory, count)
+            leaf = table.take_id(node.id)
+            if leaf is not None:
+                left[leaf.directory_id] -= 1
+                if leaf.opens and node.id not in noted:
+                    self._has_open(table, node, leaf)
+                table.written_down(leaf)
+        unknown = [directory_id for directory_id in left if self._directory(directory_id) is None]
+        if unknown:
+            table.expire(unknown)
+        for directory_id in left.keys() - set(unknown):
+            self._hold(self._nodes.node(directory_id), left[directory_id])
 
     def _directory(self, directory_id: int) -> Node | None:
         try:

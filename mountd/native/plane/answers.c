@@ -22,10 +22,14 @@ static int reply_open(const struct opens *entry, void *context) {
     return reply_opened(question->device, question->unique, entry->handle, entry->open_flags, entry->backing_id);
 }
 
+static int opens_are_asked; /* as the user who opens; atomic */
+
+void opens_of_leaves_are_asked(int are) { __atomic_store_n(&opens_are_asked, are, __ATOMIC_RELEASE); }
+
 /* A leaf that is past its time is Python's: it asks the source. */
 static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size) {
     struct leaf_place place;
-    if (leaves_are_stateless() || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (leaves_are_stateless() || __atomic_load_n(&opens_are_asked, __ATOMIC_ACQUIRE) || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_fetch(header, size, monotonic_ns());
     int answered = contents_open(device, header->nodeid, header, size, NULL);
     return answered < 0 ? jobs_fetch(header, size, monotonic_ns()) : answered;

@@ -180,7 +180,7 @@ static void end_if_empty(struct content *content) {
     if (is_empty) content->is_taken = 1;
     pthread_mutex_unlock(&content->lock);
     struct entry *entry;
-    if (is_empty && !table_take(&table, content->facts.leaf, 1, &entry)) let_go(content);
+    if (is_empty && !table_take(&table, content->facts.leaf, 1, &entry)) let_go((struct content *)entry);
 }
 
 void contents_stored(struct content *content, uint64_t number) {

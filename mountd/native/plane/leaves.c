@@ -161,10 +161,10 @@ static int found(struct slot *leaf) {
     return is_new;
 }
 
-int leaves_attach(int fd, int (*note)(uint64_t directory)) {
+int leaves_attach(int fd, uint64_t terms, int (*note)(uint64_t directory)) {
     unlink_all(0);
     note_attached = note;
-    return slots_attach(fd, found);
+    return slots_attach(fd, terms, found);
 }
 
 void leaves_become_stateless(void) { __atomic_store_n(&stateless, 1, __ATOMIC_RELEASE); }

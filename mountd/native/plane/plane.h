@@ -97,9 +97,10 @@ struct slot { /* one file; see slots.c for the order in which it is written, and
     char name[];
 };
 
-/* The memory behind the counts in `fd`; -1: memory of our own. 0, or an errno. `found` is told of each slot that is in use, and
+/* The memory behind the counts in `fd`; -1: memory of our own. 0, or an errno. `terms`: where those of before were others nothing
+ * is known to be good any more but ids, versions, look-ups and opens. `found` is told of each slot that is in use, and
  * returns whether it stays so. */
-int slots_attach(int fd, int (*found)(struct slot *));
+int slots_attach(int fd, uint64_t terms, int (*found)(struct slot *));
 struct slot *slots_new(size_t name_size);            /* all zero, to be filled in and published; NULL: no memory */
 void slots_publish(struct slot *slot, uint64_t id);  /* where it is and its version are not changed any more */
 void slots_free(struct slot *slot);
@@ -206,7 +207,7 @@ size_t reads_count(void);
 void leaves_begin(uint64_t first_id); /* none is there; ids from here on are theirs; 0: nothing may be put */
 /* As slots_attach, after leaves_begin; what is found there is what there is. `note` is told of the directory of each, and returns
  * whether it stays. */
-int leaves_attach(int fd, int (*note)(uint64_t directory));
+int leaves_attach(int fd, uint64_t terms, int (*note)(uint64_t directory));
 void leaves_become_stateless(void); /* opens do not reach us any more */
 /* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
  * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. `object`: the number of what is staged of it, 0: none. `id`:
@@ -357,6 +358,7 @@ int answer(int device, void *request, size_t *size, char *buffer);
 void hand_to_python(void *request, size_t size);
 
 void root_without_acl(int64_t until_ns); /* CLOCK_MONOTONIC: the root of the mount has none */
+void opens_of_leaves_are_asked(int are); /* of the source, by Python, as the user who opens */
 
 /* ---- threads.c ---------------------------------------------------------------------------------------------------- */
 

@@ -65,10 +65,11 @@ static int note_directory(uint64_t directory) {
 static PyObject *plane_attach(PyObject *self, PyObject *args) {
     (void)self;
     int fd, error;
-    if (!PyArg_ParseTuple(args, "i", &fd)) return NULL;
+    unsigned long long terms;
+    if (!PyArg_ParseTuple(args, "iK", &fd, &terms)) return NULL;
     attached.count = 0;
     error = counts_attach(fd);
-    if (!error) error = leaves_attach(fd, note_directory);
+    if (!error) error = leaves_attach(fd, terms, note_directory);
     PyObject *found = error ? raise(error) : PyList_New(0);
     for (uint32_t slot = 0; found && slot < COUNTS_SLOTS; slot++) {
         if (!counts_handle(slot)) continue;
@@ -313,7 +314,7 @@ PyMethodDef plane_methods[] = {
      "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
     {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
     {"plane_attach", plane_attach, METH_VARARGS,
-     "plane_attach(fd) -> ([(handle, slot, open)], directories): handles are counted in this memfd (-1: in memory of our own), "
+     "plane_attach(fd, terms) -> ([(handle, slot, open)], directories): handles are counted in this memfd (-1: in memory of our own), "
      "and leaves lie there; what an earlier daemon has left, of leaves the directory and how many (64 bits each), in any order. "
      "Before anything is put. Raises OSError."},
     {"plane_put", plane_put, METH_VARARGS,

@@ -20,6 +20,14 @@ static PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *plane_leaves_are_asked_for(PyObject *self, PyObject *arg) {
+    (void)self;
+    int are = PyObject_IsTrue(arg);
+    if (are < 0) return NULL;
+    opens_of_leaves_are_asked(are);
+    Py_RETURN_NONE;
+}
+
 static PyObject *plane_leaves_become_stateless(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     leaves_become_stateless();
@@ -70,13 +78,14 @@ static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
     return left ? Py_BuildValue("(nN)", added, left) : NULL;
 }
 
-/* One that somebody has open stays where the next daemon finds it, until Python has written down whose it is. */
+/* One that somebody has open, or may have, stays where the next daemon finds it until Python has written down whose it is. */
 static PyObject *taken_as(struct slot *leaf) {
+    int may_be_open = leaf->opens || (leaves_are_stateless() && leaf->lookups);
     contents_take(leaf->id);
-    PyObject *taken = Py_BuildValue("(KKy#ILy#II)", (unsigned long long)leaf->id, (unsigned long long)leaf->directory, leaf->name,
+    PyObject *taken = Py_BuildValue("(KKy#ILy#IL)", (unsigned long long)leaf->id, (unsigned long long)leaf->directory, leaf->name,
                                     (Py_ssize_t)leaf->name_size, (unsigned)leaf->lookups, (long long)(leaf->until_ns - monotonic_ns()),
-                                    (const char *)&leaf->seen, (Py_ssize_t)sizeof leaf->seen, (unsigned)leaf->opens, slots_number(leaf));
-    if (!taken || !leaf->opens) leaves_free(leaf);
+                                    (const char *)&leaf->seen, (Py_ssize_t)sizeof leaf->seen, (unsigned)leaf->opens, may_be_open ? (long long)slots_number(leaf) : -1);
+    if (!taken || !may_be_open) leaves_free(leaf);
     return taken;
 }
 
@@ -202,6 +211,7 @@ static PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
 PyMethodDef plane_leaves_methods[] = {
     {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
      "plane_leaves_begin(first_id): there are no leaves; ids from here on are theirs."},
+    {"plane_leaves_are_asked_for", plane_leaves_are_asked_for, METH_O, "plane_leaves_are_asked_for(are): opens of leaves are Python's."},
     {"plane_leaves_become_stateless", plane_leaves_become_stateless, METH_NOARGS,
      "plane_leaves_become_stateless(): opens do not reach us any more; look-ups of empty leaves come to Python."},
     {"plane_leaves_put", plane_leaves_put, METH_VARARGS,

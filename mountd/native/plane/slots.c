@@ -28,10 +28,11 @@
 #define NAME_AT offsetof(struct slot, name)
 
 struct header { /* of another release, or none: what is behind it is nothing */
-    uint64_t magic, name_at;
+    uint64_t magic, layout, terms;
     uint8_t are_long[SEGMENTS / 8];
 };
 #define MAGIC UINT64_C(0x31746f6c73736668) /* "hfsslot1" */
+#define LAYOUT (NAME_AT << 32 | sizeof(struct seen) << 16 | sizeof(struct header))
 
 _Static_assert(sizeof(struct header) <= HEADER_BYTES && LONG_BYTES - NAME_AT >= UINT8_MAX, "there is room");
 
@@ -97,12 +98,11 @@ static int take_over(int fd) {
     struct header *header = mmap(NULL, HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, COUNTS_BYTES);
     if (header == MAP_FAILED) return ENOMEM;
     memory.header = header;
-    if (header->magic != MAGIC || header->name_at != NAME_AT) {
+    if (header->magic != MAGIC || header->layout != LAYOUT) {
         if (ftruncate(fd, offset_of(0))) return errno;
-        *header = (struct header){.magic = MAGIC, .name_at = NAME_AT};
+        *header = (struct header){.magic = MAGIC, .layout = LAYOUT};
     }
     if (fstat(fd, &is)) return errno;
-    if (is.st_size > offset_of(0) && (error = posix_fallocate(fd, 0, is.st_size))) return error; /* some were given back */
     while (!error && memory.count < SEGMENTS && offset_of(memory.count + 1) <= is.st_size) error = map_segment(memory.count);
     return error;
 }
@@ -111,20 +111,43 @@ static int attach(int fd) {
     detach();
     memory.fd = fd < 0 ? memfd_create("hfs-table", MFD_CLOEXEC) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
     int error = memory.fd < 0 ? errno : take_over(memory.fd);
+    if (error && fd >= 0 && ftruncate(fd, COUNTS_BYTES)) error = errno; /* what is said from now on is not said there */
     if (error) detach();
     return error;
 }
 
-/* What is found there is told once, and the rest is free. */
-int slots_attach(int fd, int (*found)(struct slot *)) {
+/* Of a segment that nobody uses; one of them stays, for whoever comes next. */
+static void give_back(uint32_t number) {
+    struct segment *segment = &memory.segments[number];
+    for (uint32_t i = 0; i < memory.count; i++)
+        if (i != number && !memory.segments[i].used && !memory.segments[i].is_removed && memory.segments[i].slot_bytes == segment->slot_bytes) {
+            if (madvise(segment->memory, (size_t)SEGMENT_BYTES, MADV_REMOVE)) return;
+            segment->unused = NULL;
+            segment->fresh = 0;
+            segment->is_removed = 1;
+            return;
+        }
+}
+
+/* With the lock. Nothing lies in a segment that was given back, nor in one that nobody has used. */
+static int is_hole(uint32_t number) {
+    off_t data = lseek(memory.fd, offset_of(number), SEEK_DATA);
+    return data < 0 || data >= offset_of(number) + SEGMENT_BYTES || posix_fallocate(memory.fd, offset_of(number), SEGMENT_BYTES);
+}
+
+/* What is found there is told once, and the rest is free. Under other terms it is not known until when it is good. */
+int slots_attach(int fd, uint64_t terms, int (*found)(struct slot *)) {
     pthread_mutex_lock(&memory.lock);
-    int error = attach(fd);
+    int error = attach(fd), are_same = !error && memory.header->terms == terms;
     for (uint32_t i = 0; i < memory.count; i++) {
         struct segment *segment = &memory.segments[i];
+        if ((segment->is_removed = is_hole(i))) continue;
         segment->fresh = slots_of(segment);
         for (uint32_t index = 0; index < segment->fresh; index++) {
             struct slot *slot = slot_in(segment, index);
             slot->segment = i;
+            slot->object = 0; /* which index numbers it is not known here */
+            if (!are_same) slot->until_ns = 0;
             if (is_sound(segment, slot) && found(slot)) {
                 segment->used++;
                 continue;
@@ -133,7 +156,9 @@ int slots_attach(int fd, int (*found)(struct slot *)) {
             slot->next_by_name = segment->unused;
             segment->unused = slot;
         }
+        if (!segment->used) give_back(i);
     }
+    if (!error) memory.header->terms = terms; /* last: who is killed before has changed nothing that is believed then */
     pthread_mutex_unlock(&memory.lock);
     return error;
 }
@@ -189,19 +214,6 @@ struct slot *slots_at(uint32_t number) { return slot_in(&memory.segments[number 
 void slots_publish(struct slot *slot, uint64_t id) {
     slot->checksum = checksum(slot, id);
     __atomic_store_n(&slot->id, id, __ATOMIC_RELEASE);
-}
-
-/* Of a segment that nobody uses; one of them stays, for whoever comes next. */
-static void give_back(uint32_t number) {
-    struct segment *segment = &memory.segments[number];
-    for (uint32_t i = 0; i < memory.count; i++)
-        if (i != number && !memory.segments[i].used && !memory.segments[i].is_removed && memory.segments[i].slot_bytes == segment->slot_bytes) {
-            if (madvise(segment->memory, (size_t)SEGMENT_BYTES, MADV_REMOVE)) return;
-            segment->unused = NULL;
-            segment->fresh = 0;
-            segment->is_removed = 1;
-            return;
-        }
 }
 
 void slots_free(struct slot *slot) {

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
-from hfs.mountd.kernel import DataPlane, PlaneLeaves
+from hfs.mountd.kernel import DataPlane, KnownObject, PlaneLeaves, SmallFetches, XattrAnswers
 from hfs.mountd.kernel.plane import Attached
 from hfs.mountd.native.extension import EXTENSION
 from tests.support.examples import examples
@@ -77,11 +77,46 @@ def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def next_daemon(plane: DataPlane, leaves: PlaneLeaves, memory: int) -> Attached | None:
+def next_daemon(plane: DataPlane, leaves: PlaneLeaves, memory: int, terms: int = 0) -> Attached | None:
     """What it finds. That of before has gone, and has freed nothing."""
     plane.attach(-1)
     leaves.begin(FIRST + (1 << 40))
-    return plane.attach(memory)
+    return plane.attach(memory, terms)
+
+
+def test_under_other_terms_nothing_is_good_any_more(served: tuple[DataPlane, Kernel]) -> None:
+    """As where it was told that the source never changes, and now it is asked each second."""
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    memory = os.memfd_create("table")
+    leaves.begin(FIRST)
+    plane.attach(memory, 1)
+    put(leaves, 3, b"a", of(70, 6), 1000)
+    told = kernel.look_up(3, b"a")
+    assert told is not None
+    assert next_daemon(plane, leaves, memory, 2) == ({}, {3: 1})
+    assert kernel.look_up(3, b"a") is kernel.attributes(told[0]) is kernel.open(told[0]) is None
+    leaf = leaves.take_id(told[0])
+    assert leaf is not None
+    assert (leaf.name, leaf.look_ups, leaf.valid_s <= 0) == (b"a", 1, True)
+    assert plane.attach(-1) == ({}, {})
+    os.close(memory)
+
+
+def test_where_users_are_to_be_asked_for_opens_are_pythons(served: tuple[DataPlane, Kernel]) -> None:
+    """Of a staged file too, in a directory that was never lent."""
+    plane, kernel = served
+    leaves = PlaneLeaves(plane)
+    leaves.begin(FIRST)
+    put(leaves, 3, b"empty", of(70, 0), 1000)
+    told = kernel.look_up(3, b"empty")
+    assert told is not None
+    SmallFetches().know([KnownObject(300, 1, 0, 70, 0, 0, 2 * 10**9 + 5, 3 * 10**9 + 7)])
+    assert kernel.open(told[0]) is not None
+    XattrAnswers.ask_for_opens(True)
+    assert kernel.open(told[0]) is None
+    XattrAnswers.ask_for_opens(False)
+    plane.take_object(300)
 
 
 def test_the_next_daemon_answers_as_the_one_before(served: tuple[DataPlane, Kernel]) -> None:

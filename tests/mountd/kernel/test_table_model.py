@@ -187,8 +187,8 @@ class Table(RuleBasedStateMachine):
         assert leaf.opens == (slot.content.opens if slot.content is not None else 0) == self.handles[leaf.node_id]
         if leaf.opens:
             self.pythons[leaf.node_id] = self.table.count(leaf.node_id, leaf.opens)
-            self.table.written_down(leaf.number)
             assert self.plane.count(self.pythons[leaf.node_id]) == leaf.opens
+        self.table.written_down(leaf)
         del self.model.slots[slot.place]
 
     def evict(self, _place: Place, which: int, _until: Until) -> None:

@@ -174,7 +174,7 @@ async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
         inherited=inherited,
     )
     table.leaves = left
-    again.leaves.attached({d.id: len(left), 4711: 1})
+    again.leaves.attached({d.id: len(left), 4711: 1}, frozenset())
     held = again.nodes.node(d.id).holds
     node = again.node(told.node_id)
     assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
