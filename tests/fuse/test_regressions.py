@@ -59,6 +59,7 @@ def test_a_daemon_killed_while_status_looks_at_a_hung_source_dies(
     (tmp_path / "backing" / "f").write_bytes(b"here")
     slow = slow_source(tmp_path / "backing")
     hfs = hfs_mount(slow.path, "--ttl", "0", "--strict")
+    assert (hfs.path / "f").read_bytes() == b"here"  # its close tells the kernel that none need be told
     with (hfs.path / "f").open("rb") as file:
         assert file.read() == b"here"
         slow.order("fault lookup hang path /f", "fault getattr hang path /f")
