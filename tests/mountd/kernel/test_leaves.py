@@ -77,11 +77,19 @@ def test_many_stats_are_those_of_python(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def next_daemon(plane: DataPlane, leaves: PlaneLeaves, memory: int, terms: int = 0) -> Attached | None:
+def attach(plane: DataPlane, kernel: Kernel, memory: int, terms: int = 0) -> Attached | None:
+    """While no thread answers: it counts after its reply."""
+    plane.stop()
+    found = plane.attach(memory, terms)
+    plane.start(kernel.device, 1)
+    return found
+
+
+def next_daemon(plane: DataPlane, kernel: Kernel, leaves: PlaneLeaves, memory: int, terms: int = 0) -> Attached | None:
     """What it finds. That of before has gone, and has freed nothing."""
-    plane.attach(-1)
+    attach(plane, kernel, -1)
     leaves.begin(FIRST + (1 << 40))
-    return plane.attach(memory, terms)
+    return attach(plane, kernel, memory, terms)
 
 
 def test_under_other_terms_nothing_is_good_any_more(served: tuple[DataPlane, Kernel]) -> None:
@@ -90,16 +98,16 @@ def test_under_other_terms_nothing_is_good_any_more(served: tuple[DataPlane, Ker
     leaves = PlaneLeaves(plane)
     memory = os.memfd_create("table")
     leaves.begin(FIRST)
-    plane.attach(memory, 1)
+    attach(plane, kernel, memory, 1)
     put(leaves, 3, b"a", of(70, 6), 1000)
     told = kernel.look_up(3, b"a")
     assert told is not None
-    assert next_daemon(plane, leaves, memory, 2) == ({}, {3: 1})
+    assert next_daemon(plane, kernel, leaves, memory, 2) == ({}, {3: 1})
     assert kernel.look_up(3, b"a") is kernel.attributes(told[0]) is kernel.open(told[0]) is None
     leaf = leaves.take_id(told[0])
     assert leaf is not None
     assert (leaf.name, leaf.look_ups, leaf.valid_s <= 0) == (b"a", 1, True)
-    assert plane.attach(-1) == ({}, {})
+    assert attach(plane, kernel, -1) == ({}, {})
     os.close(memory)
 
 
@@ -125,12 +133,12 @@ def test_the_next_daemon_answers_as_the_one_before(served: tuple[DataPlane, Kern
     leaves = PlaneLeaves(plane)
     memory = os.memfd_create("table")
     leaves.begin(FIRST)
-    assert plane.attach(memory) == ({}, {})
+    assert attach(plane, kernel, memory) == ({}, {})
     for number, name in enumerate(NAMES):
         put(leaves, 3, name, of(70 + number, number), 1000)
     put(leaves, 4, b"past", of(80, 0), 0)
     found = [kernel.look_up(3, name) for name in NAMES]
-    assert next_daemon(plane, leaves, memory) == ({}, {3: len(NAMES), 4: 1})
+    assert next_daemon(plane, kernel, leaves, memory) == ({}, {3: len(NAMES), 4: 1})
     assert [kernel.look_up(3, name) for name in NAMES] == found
     assert kernel.look_up(4, b"past") is None
     put(leaves, 4, b"new", of(90, 0), 1000)
@@ -142,7 +150,7 @@ def test_the_next_daemon_answers_as_the_one_before(served: tuple[DataPlane, Kern
         leaf = leaves.take(3, name)
         assert leaf is not None
         assert (leaf.node_id, leaf.look_ups, leaf.opens) == (told[0], 2, 0)
-    assert plane.attach(-1) == ({}, {})
+    assert attach(plane, kernel, -1) == ({}, {})
     os.close(memory)
 
 
@@ -152,22 +160,22 @@ def test_a_file_whose_memory_is_damaged_is_none(served: tuple[DataPlane, Kernel]
     leaves = PlaneLeaves(plane)
     memory = os.memfd_create("table")
     leaves.begin(FIRST)
-    plane.attach(memory)
+    attach(plane, kernel, memory)
     put(leaves, 3, b"abc", of(70, 6), 1000)
     found = kernel.look_up(3, b"abc")
     assert found is not None
-    plane.attach(-1)
+    attach(plane, kernel, -1)
     there = os.pread(memory, os.fstat(memory).st_size, 0)
     name = there.index(b"\3abc")
     node_id = there.rindex(found[0].to_bytes(8, "little"), 0, name)
     inode = there.index((70).to_bytes(8, "little"), node_id)
     for damaged in (name, name + 3, node_id + 1, node_id + 8, inode, inode + 8):
         os.pwrite(memory, bytes([there[damaged] ^ 1]), damaged)
-        assert next_daemon(plane, leaves, memory) == ({}, {}), damaged
-        plane.attach(-1)
+        assert next_daemon(plane, kernel, leaves, memory) == ({}, {}), damaged
+        attach(plane, kernel, -1)
         os.pwrite(memory, there, 0)
-    assert next_daemon(plane, leaves, memory) == ({}, {3: 1})
-    assert plane.attach(-1) == ({}, {})
+    assert next_daemon(plane, kernel, leaves, memory) == ({}, {3: 1})
+    assert attach(plane, kernel, -1) == ({}, {})
     os.close(memory)
 
 

@@ -103,11 +103,14 @@ def test_past_its_time_it_is_asked_for(served: tuple[DataPlane, Kernel]) -> None
 
 
 def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
-    plane, _ = served
+    plane, kernel = served
+    plane.stop()  # a thread that answers counts after its reply
     memory = os.memfd_create("counts")
     assert plane.attach(memory) == ({}, {})
+    plane.start(kernel.device, 1)
     slot = plane.put_opens(6, 77, size=10, valid_s=1000, backing=None)
     assert slot is not None
+    plane.stop()
     again = DataPlane()
     ((handle, counted),) = again.attach(memory).handles.items()
     assert (handle, counted.slot, counted.open) == (77, slot, 0)
@@ -116,6 +119,7 @@ def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
     assert again.attach(memory) == ({}, {})
     os.close(memory)
     assert plane.attach(-1) == ({}, {})
+    plane.start(kernel.device, 1)
 
 
 STEPS = st.lists(
