@@ -267,7 +267,7 @@ class DataPlane:
 
     def put_object(self, number: int, inode: int, ctime_ns: int, size: int) -> bool:
         """This object, one that is a file byte for byte, was found right and is so as long as it has these: reads of
-        nodes whose ids were made of this number are answered from it. False: not now."""
+        leaves that were put with this number are answered from it. False: not now."""
         if not self._runs:
             return False
         return bool(EXTENSION.plane_put_object(number, inode, ctime_ns, size))

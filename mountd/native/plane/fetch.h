@@ -60,7 +60,7 @@ size_t staged_versions(void); /* how many have a version */
 struct staged_version staged_version_of(const struct seen *seen);
 #define STAGED_PYTHONS UINT64_MAX /* there is an object, which Python alone can read; 0: there is none */
 uint64_t staged_find(const struct seen *seen, uint64_t *checksum);
-/* As reads_read, of a node whose id was made of the number of such an object. */
+/* As reads_read, of the object with this number. */
 ssize_t staged_read(uint64_t number, uint64_t offset, size_t size, char *buffer);
 /* The same of an object of `end` bytes. */
 ssize_t staged_part(uint64_t number, uint64_t end, uint64_t offset, size_t size, char *buffer);

@@ -305,7 +305,7 @@ PyMethodDef plane_methods[] = {
     {"plane_progress", plane_progress, METH_O,
      "plane_progress(node) -> (bytes, end) or None: given to reads of it in no order, if they are answered; the end of the last."},
     {"plane_put_object", plane_put_object, METH_VARARGS,
-     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of nodes whose id was made of this number may be answered "
+     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of leaves that were put with this number may be answered "
      "from the object, as long as it has these."},
     {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
     {"plane_root_without_acl", plane_root_without_acl, METH_O, "plane_root_without_acl(valid_ns): so long it has none; 0: ask."},
