@@ -149,9 +149,11 @@ def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
                 remedy = f"use {found.mountpoint}, or hfs run, which shows it elsewhere for one command"
                 raise MountError(f"{config.source} is already mounted at {found.mountpoint}; {remedy}")
         try:
-            held = found.keeper.hold_session() if job is None else found.keeper.hold_job(job)
+            held = False
+            with contextlib.suppress(ConnectionError):  # it has just ended
+                held = found.keeper.hold_session() if job is None else found.keeper.hold_job(job)
             if not held:
-                continue  # it has just begun to end
+                continue  # or begun to
             if elsewhere:
                 view.bind(found.mountpoint, config.mountpoint, found.device)
         except OSError as error:

@@ -43,6 +43,8 @@ _IN_USE_S = (0.05, 0.1, 0.2)
 _LOOKS_S = (0.01, 0.05)
 """Before the next try to lock: the keeper has the file alone for microseconds while it looks, and so has a command that
 asks whether it is the last for milliseconds."""
+_ENDING_S = 5.0
+"""A process that was killed closes its sockets milliseconds before it has ended, a second where the machine is busy."""
 _DESCRIPTORS = 16
 """At most, with one answer: there are six."""
 
@@ -216,9 +218,9 @@ class HeldMount:
         fcntl.flock(self._for_command, fcntl.LOCK_SH)
         os.set_inheritable(self._for_command, True)
 
-    def has_keeper(self) -> bool:
-        """Whether that has not ended, as far as another could go on."""
-        return self.bequest is None if self._process is None else not processes.wait_gone(self._process, 0.0)
+    def has_keeper(self, ends_s: float = 0.0) -> bool:
+        """Whether that has not ended, and does not within `ends_s`, as far as another could go on."""
+        return self.bequest is None if self._process is None else not processes.wait_gone(self._process, ends_s)
 
     def wait_gone(self, limit_s: float) -> bool:
         """Wait until the keeper has ended; whether it has, or cannot be waited for."""
@@ -236,8 +238,8 @@ class HeldMount:
             return False
         try:
             is_ours = self.keeper.leave()
-        except (OSError, MountError):
-            if not self.has_keeper():
+        except (OSError, MountError) as error:
+            if not self.has_keeper(0.0 if isinstance(error, TimeoutError) else _ENDING_S):
                 fcntl.flock(self.descriptors[-1], fcntl.LOCK_SH)  # whoever goes on with it has us hold it
                 return None
             is_ours = False  # it is busy, and takes the mount away itself
@@ -317,6 +319,8 @@ def _answer(
         if not part:
             break
         data += part
+    if not data:
+        raise ConnectionResetError(errno.ECONNRESET, "it ended before it answered")
     answer = decode_json(data)
     if not isinstance(answer, dict):
         raise MountError(f"the keeper at {connection.getpeername()} does not answer what it was asked")

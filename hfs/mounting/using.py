@@ -207,6 +207,8 @@ def _joined(config: Config, origins: dict[str, str], place: str) -> UsedMount | 
             check_mountpoint(config)
         try:
             held = found.keeper.hold(config.linger_s)
+        except ConnectionError:  # it has just ended
+            held = None
         except OSError as error:
             why = f"the keeper of the mount does not answer: {error.strerror}; hfs doctor says more"
             raise MountError(f"{found.mountpoint}: {why}") from None

@@ -1,8 +1,11 @@
-"""Keepers are looked for in directories of their users alone, and those of another user are waited for a moment."""
+"""Keepers are looked for in directories of their users alone, and those of another user are waited for a moment; one
+that is just ending is told from one that is busy."""
 
+import fcntl
 import json
 import os
 import socket
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -13,7 +16,8 @@ from typing import Any
 import pytest
 
 from hfs.mountd.core import socket_places
-from hfs.mounting import keeper
+from hfs.mounting import keeper, processes
+from hfs.mounting.keeper import FoundKeeper, HeldMount
 
 UID = os.geteuid()
 
@@ -140,3 +144,31 @@ def test_an_answer_that_comes_by_the_byte_has_a_limit(place: Path, keepers: Keep
             keeper.ask(str(place / "a.keeper"), UID, {"ask": "status"}, 0.2)
         done.set()
         thread.join()
+
+
+def test_a_keeper_that_does_not_listen_any_more_has_ended(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sockets of a process that was killed are closed before it counts as ended. Whoever asks then whether to take
+    the mount away waits for that: nobody else does, and another keeper is to go on."""
+    wait_gone = processes.wait_gone
+    users = os.memfd_create("users")
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as dying:
+
+        def wait(descriptor: int, limit_s: float) -> bool:
+            if limit_s:
+                dying.kill()
+            return wait_gone(descriptor, limit_s)
+
+        monkeypatch.setattr(processes, "wait_gone", wait)
+        kept = FoundKeeper(str(place / "a.keeper"), UID, dying.pid, {})
+        held = HeldMount(kept, os.pidfd_open(dying.pid), {"device": "0:7"}, [os.dup(users)])
+        assert held.leave() is None
+        with open(f"/proc/self/fd/{users}", "rb") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # we hold it still
+        held.close()
+    os.close(users)
+
+
+def test_a_keeper_that_hangs_up_is_no_answer(place: Path, keepers: Keepers) -> None:
+    keepers.add(place / "a.keeper", b"")
+    with pytest.raises(ConnectionResetError):
+        keeper.ask(str(place / "a.keeper"), UID, {"ask": "leave"})
