@@ -3,7 +3,8 @@
 What goes over a limit holds two nouns: find the second one, a thing with a name of its own that callers talk to.
 Moving methods into a base class, a mixin or an object that only forwards is no way out.
 
-`python -m tests.sizes --lower` lowers the budgets of rooms that have become smaller.
+`python -m tests.sizes` shows lines and files of each, with `--lower` it lowers the budgets of rooms that have become
+smaller.
 
 Reads source text, and writes the budgets only. tests/test_layers.py applies it.
 """
@@ -156,7 +157,14 @@ def _definitions(
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--lower"]:
-        sys.exit("usage: python -m tests.sizes --lower")
-    own = Path(__file__)
-    own.write_text(lowered(own.read_text(), lines_of_rooms(project_files(ROOT))))
+    if sys.argv[1:] not in ([], ["--lower"]):
+        sys.exit("usage: python -m tests.sizes [--lower]")
+    found = project_files(ROOT)
+    sizes = lines_of_rooms(found)
+    if sys.argv[1:]:
+        own = Path(__file__)
+        own.write_text(lowered(own.read_text(), sizes))
+    else:
+        files = Counter(room for file in found for room in lines_of_rooms([file]))
+        for room, budget in BUDGETS.items():
+            print(f"{room:24}{sizes[room]:8} lines of {budget:6}, {files[room]:4} files")

@@ -13,11 +13,13 @@ import pytest
 
 from hfs.cli import cli
 from hfs.cli.hint import hint
+from tests.sizes import BUDGETS
 from tests.support.commands import commands
 from tests.support.configuration_page import PAGE, with_tables
 from tests.support.pages import PAGES, ROOT, calls
 
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 
 MAX_README_LINES = 200
@@ -154,11 +156,21 @@ def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
     assert {f"docs/{page.name}" for page in GUIDES} == linked
 
 
-def test_what_contributing_names_is_there() -> None:
-    """Files and folders of the project, by their paths."""
-    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)[` ]", CONTRIBUTING.read_text())
+@pytest.mark.parametrize("page", [CONTRIBUTING, ARCHITECTURE, ROOT / "docs" / "concurrency.md"], ids=ids)
+def test_files_that_pages_for_developers_name_are_there(page: Path) -> None:
+    """By their paths in the project, or in mountd where one begins with a room."""
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)[` ]", page.read_text())
     assert len(named) > 20
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    assert [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "mountd"))] == []
+
+
+def test_each_room_and_package_has_a_row_with_its_key_file() -> None:
+    packages = {name for name in BUDGETS if "/" in name} | {"hfs", "policies"}
+    rows = re.findall(
+        r"^\| (?:[-\d]+ \| )?([\w/]+) \| [^|]+ \| `([\w/]+)/[\w.]+`", ARCHITECTURE.read_text(), re.MULTILINE
+    )
+    assert {name if name in packages else f"mountd/{name}" for name, _ in rows} == packages
+    assert [name for name, folder in rows if not folder.startswith(name)] == []
 
 
 def test_every_command_is_on_the_page_of_commands() -> None:
