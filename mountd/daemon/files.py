@@ -204,6 +204,7 @@ async def _open_again(basics: Basics, storage: Storage, names: NameService, pass
         storage.plane,
         basics.handover.opens_fd,
         _terms(basics, names.namespace),
+        basics.workers.run_sync,
     )
     if basics.journal.generation:
         storage.sent_away.inherit()

@@ -35,11 +35,12 @@ async def open_again(
     plane: DataPlane,
     table_fd: int,
     terms: int,
+    run_in_thread: Callable[..., Awaitable[Any]],
 ) -> None:
     """Take over the handles of `inherited`, whose nodes `namespace` has. `table_fd`, `terms`: those of
     `DataPlane.attach`."""
     # Without a memfd of the keeper nobody could tell the next daemon who has which handle open.
-    attached = plane.attach(table_fd, terms) if table_fd >= 0 or not journal.on else None
+    attached = await run_in_thread(plane.attach, table_fd, terms) if table_fd >= 0 or not journal.on else None
     left = attached.handles if attached is not None else {}
     if attached is not None:
         namespace.leaves.attached(attached.directories, {opened.number for opened in inherited.files})

@@ -197,7 +197,8 @@ class DataPlane:
 
     def attach(self, table_fd: int, terms: int = 0) -> Attached | None:
         """Count handles and keep leaves in this memfd, which outlives us, or in memory of our own (-1), before anything
-        is put. None: what is there is not known, and nothing can be put.
+        is put. In a thread: half a second for a million leaves. None: what is there is not known, and nothing can be
+        put.
 
         `terms`: 64 bits that stand for what decides until when an answer is good. Where they were others, no answer of
         before is good any more.

@@ -234,7 +234,7 @@ static void put_reads(uint64_t node) {
     if (entry.object.fd < 0 || fstat(object_fd, &now)) fail("no descriptor: %s", strerror(errno));
     entry.object.inode = now.st_ino, entry.object.size = OBJECT_BYTES;
     entry.object.ctime_ns = now.st_ctim.tv_sec * INT64_C(1000000000) + now.st_ctim.tv_nsec;
-    int error = reads_put(&entry, 1);
+    int error = reads_put(&entry);
     if (error && error != EEXIST) fail("put reads: %s", strerror(error));
     if (error) close(entry.object.fd);
 }
@@ -253,7 +253,7 @@ static void put(uint64_t node, unsigned *seed) {
     int64_t slot = counts_new(entry.handle);
     if (slot < 0) fail("no slot is left");
     entry.slot = (uint32_t)slot;
-    int error = opens_put(&entry, 1);
+    int error = opens_put(&entry);
     if (!error) return;
     if (error != EEXIST) fail("put: %s", strerror(error));
     counts_free(entry.slot);
@@ -261,7 +261,7 @@ static void put(uint64_t node, unsigned *seed) {
 
 static void take(uint64_t node) {
     struct opens taken;
-    if (opens_take(node, 1, &taken)) return;
+    if (opens_take(node, &taken)) return;
     counted_of[node] += counts_open(taken.slot);
     counts_free(taken.slot);
 }
@@ -289,7 +289,7 @@ static void fuzz(double seconds, unsigned seed) {
         uint64_t node = 1 + (uint64_t)(rand_r(&seed) % NODES);
         switch (rand_r(&seed) % 5) {
         case 3: put_reads(node); break;
-        case 4: reads_take(node, 1); break;
+        case 4: reads_take(node); break;
         case 0: put(node, &seed); break;
         case 1: take(node); break;
         default:
@@ -318,7 +318,7 @@ static void fuzz(double seconds, unsigned seed) {
         if (counted_of[node] != open_of[node])
             fail("node %llu: %ld handles are open, %ld are counted", (long long)node, open_of[node], counted_of[node]);
     }
-    for (uint64_t node = 1; node <= NODES; node++) reads_take(node, 1);
+    for (uint64_t node = 1; node <= NODES; node++) reads_take(node);
     if (opens_count() || reads_count()) fail("entries are left");
     struct served *served = malloc(SERVED_READERS * sizeof *served);
     if (!served || served_take(served) != 1) fail("no read was answered, or for somebody else");
@@ -340,8 +340,8 @@ static int started(int device) {
         if (threads_running()) fail("threads run after a start that failed");
         return error;
     }
-    for (entry.entry.node = 1; entry.entry.node < 1500 && !error; entry.entry.node++) error = opens_put(&entry, 1); /* some shards grow */
-    for (uint64_t node = 1; node < 1500; node++) opens_take(node, 1, &taken);
+    for (entry.entry.node = 1; entry.entry.node < 1500 && !error; entry.entry.node++) error = opens_put(&entry); /* some shards grow */
+    for (uint64_t node = 1; node < 1500; node++) opens_take(node, &taken);
     if (opens_count()) fail("entries are left");
     threads_stop();
     return error;

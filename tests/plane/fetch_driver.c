@@ -193,7 +193,7 @@ static void let_go(struct slot *taken) { contents_take(taken->id), leaves_free(t
 
 static void take_leaf(uint64_t leaf) {
     struct slot *taken;
-    if (!leaves_take_id(leaf, 1, &taken)) let_go(taken);
+    if ((taken = leaves_take_id(leaf))) let_go(taken);
 }
 
 /* Files that other nodes of the job own, some of all. */
@@ -231,7 +231,7 @@ static void act(unsigned *seed, uint64_t *number) {
     case 11: contents_trim((size_t)rand_r(seed) % 50000); break;
     case 12:
         (void)jobs_is_busy(DIRECTORY, name, strlen(name));
-        staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24, 1);
+        staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24);
         break;
     case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
     case 14: for (size_t left = leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, swept, 8); left--;) let_go(swept[left]); break;
@@ -289,7 +289,7 @@ static void end(uint64_t numbers) {
         take_leaf(leaves_id(DIRECTORY, name, strlen(name)));
         owned_take(leaves_key(DIRECTORY, name, strlen(name)));
     }
-    for (uint64_t number = 1; number < numbers; number++) staged_take(number, 1);
+    for (uint64_t number = 1; number < numbers; number++) staged_take(number);
     free_outcomes();
     leaves_begin(0);
     if (contents_count() || buffers_out() || jobs_under_way() || lent_count()) fail("something is left: %zu contents, %zu bytes, %zu jobs, %zu directories", contents_count(), buffers_out(), jobs_under_way(), lent_count());

@@ -151,19 +151,19 @@ static void change_something(unsigned *seed) {
     int error = 0;
     switch (rand_r(seed) % 8) {
     case 0:
-        if (!(error = leaves_take(directory, text, size, 1, &leaf))) took(leaf);
+        if ((leaf = leaves_take(directory, text, size))) took(leaf);
         break;
     case 1:
-        if (!(error = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1), 1, &leaf))) took(leaf);
+        if ((leaf = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1)))) took(leaf);
         break;
     case 2: sweep(); break;
     default: {
         struct seen seen = seen_of(directory, name, (unsigned)rand_r(seed) % 3);
         int64_t until_ns = rand_r(seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;
         uint64_t id;
-        error = leaves_put(directory, text, size, &seen, 0, until_ns, rand_r(seed) % 2, &id);
+        error = leaves_put(directory, text, size, &seen, 0, until_ns, &id);
         put += !error;
-        if (error == EEXIST || error == ESTALE || error == EBUSY) error = 0;
+        if (error == EEXIST || error == ESTALE) error = 0;
     }
     }
     if (error && error != ENOENT) fail("%s", strerror(error));
@@ -192,7 +192,7 @@ static void round_of(int64_t end_ns, unsigned *seed) {
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
     for (uint64_t id = FIRST; id < FIRST + IDS; id++)
-        if (!leaves_take_id(id, 1, &leaf)) took(leaf);
+        if ((leaf = leaves_take_id(id))) took(leaf);
     for (size_t i = 0; i < IDS; i++)
         if (held[i][0] != python_holds[i][0]) fail("%ld look-ups are held, %ld are counted", held[i][0], python_holds[i][0]);
     if (leaves_count() || leaves_held()) fail("leaves are left");
@@ -251,7 +251,7 @@ static int once(void) {
     for (unsigned name = 0; name < 3000 && !error; name++) { /* shards grow */
         struct seen seen = seen_of(1, name, 1);
         uint64_t id;
-        error = leaves_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, 1, &id);
+        error = leaves_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, &id);
     }
     leaves_begin(0);
     if (leaves_count()) fail("leaves are left");

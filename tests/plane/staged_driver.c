@@ -51,7 +51,7 @@ static int put(uint64_t number) {
     struct staged_object object = {
         .number = number, .inode = found.st_ino, .size = (uint64_t)found.st_size, .ctime_ns = 1000000000, .is_right = 1,
     };
-    return staged_put(&object, 1);
+    return staged_put(&object);
 }
 
 static void *kernel(void *argument) {
@@ -105,12 +105,12 @@ static void fuzz(double seconds, unsigned seed) {
         path_of(number, name);
         switch (rand_r(&seed) % 4) {
         case 0: /* its chunk was given up, and comes again */
-            staged_take(number, 1);
+            staged_take(number);
             write_object(number, 0);
             write_object(number, 1);
             break;
         case 1: /* it was evicted, and is there again */
-            staged_take(number, 1);
+            staged_take(number);
             if (unlinkat(directory, name, 0)) fail("%s: %s", name, strerror(errno));
             write_object(number, 1);
             break;
@@ -123,7 +123,7 @@ static void fuzz(double seconds, unsigned seed) {
     }
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
-    for (uint64_t number = 1; number <= OBJECTS; number++) staged_take(number, 1);
+    for (uint64_t number = 1; number <= OBJECTS; number++) staged_take(number);
     printf("%ld answered, %ld not\n", answered_reads, refused_reads);
     end();
 }
@@ -135,7 +135,7 @@ static int once(void) {
     for (int again = 0; again < 2; again++) /* what is put once more replaces what was there */
         for (uint64_t number = 1; number <= OBJECTS && !error; number++) error = put(number);
     if (!error && staged_read(2, 3, 9, data) != 9) fail("not answered");
-    for (uint64_t number = 1; number <= OBJECTS; number++) staged_take(number, 1);
+    for (uint64_t number = 1; number <= OBJECTS; number++) staged_take(number);
     end();
     return error;
 }

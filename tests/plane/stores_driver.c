@@ -58,9 +58,9 @@ static void begin(int fd) {
     if (!error) error = leaves_attach(fd, 7, note);
     for (uint64_t file = 8; !error && file <= 9; file++) { /* segments are there */
         struct slot *taken;
-        error = leaves_put(3, name, name_of(file, name), &seen, 0, INT64_MAX, 1, &id);
+        error = leaves_put(3, name, name_of(file, name), &seen, 0, INT64_MAX, &id);
         if (error == EEXIST || error == ESTALE) error = 0;
-        else if (!error && !leaves_take_id(id, 1, &taken)) leaves_free(taken);
+        else if (!error && (taken = leaves_take_id(id))) leaves_free(taken);
     }
     if (error) fail("attach: %s", strerror(error));
 }
@@ -79,7 +79,7 @@ static void change(enum change change, uint64_t thing, int64_t *slots, uint64_t 
     case SUBTRACT: counts_add((uint32_t)slots[thing], -1); break;
     case FREE: counts_free((uint32_t)slots[thing]); break;
     case PUT: case ANEW:
-        error = leaves_put(3, name, size, &seen, thing, INT64_MAX, 1, &ids[thing]);
+        error = leaves_put(3, name, size, &seen, thing, INT64_MAX, &ids[thing]);
         if (error != (change == PUT ? 0 : EEXIST)) fail("put: %s", strerror(error));
         times[thing]++;
         break;
@@ -88,7 +88,7 @@ static void change(enum change change, uint64_t thing, int64_t *slots, uint64_t 
     case OPEN: leaves_opened(leaves_slot(ids[thing]), 1); break;
     case CLOSE: leaves_opened(leaves_slot(ids[thing]), -1); break;
     case TAKE:
-        if (leaves_take_id(ids[thing], 1, &taken)) fail("it is not there");
+        if (!(taken = leaves_take_id(ids[thing]))) fail("it is not there");
         leaves_free(taken);
     }
     if (thing < FILES && slots[thing] < 0) fail("no slot");

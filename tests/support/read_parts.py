@@ -146,7 +146,9 @@ async def daemon(
         fake_plane: Any = plane or FakePlane(runs=False)
         cache: Any = staging
         nobody: Any = passthrough
-        await open_again(inherited, journal, namespace, handles, cache, nobody, fake_plane, 0, 0)
+        await open_again(
+            inherited, journal, namespace, handles, cache, nobody, fake_plane, 0, 0, trio.to_thread.run_sync
+        )
         recorder = Recorder()
         fetch = built.fetching(namespace, Pushes() if push else None, lambda: recorder.active, nursery)
         small_files = built.small_files(namespace, fetch)

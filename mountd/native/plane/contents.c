@@ -71,7 +71,7 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
     content->facts = *facts;
     content->data = data;
     pthread_mutex_init(&content->lock, NULL);
-    int error = table_put(&table, &content->entry, 1);
+    int error = table_put(&table, &content->entry);
     if (error) free(content);
     *held = data && !error ? content : NULL;
     struct leaf_place place;
@@ -180,7 +180,7 @@ static void end_if_empty(struct content *content) {
     if (is_empty) content->is_taken = 1;
     pthread_mutex_unlock(&content->lock);
     struct entry *entry;
-    if (is_empty && !table_take(&table, content->facts.leaf, 1, &entry)) let_go((struct content *)entry);
+    if (is_empty && !table_take(&table, content->facts.leaf, &entry)) let_go((struct content *)entry);
 }
 
 void contents_stored(struct content *content, uint64_t number) {
@@ -375,7 +375,7 @@ int contents_release(uint64_t leaf, void (*reply)(void *), void *context) {
 
 void contents_take(uint64_t leaf) {
     struct entry *entry;
-    if (table_take(&table, leaf, 1, &entry)) return;
+    if (table_take(&table, leaf, &entry)) return;
     struct content *content = (struct content *)entry;
     pthread_mutex_lock(&content->lock);
     content->is_taken = 1;

@@ -49,8 +49,8 @@ struct staged_object { /* what an object is as long as it has these */
 
 void staged_in(int directory_fd); /* objects lie there; -1: nobody reads by their numbers */
 void staged_at(int directory_fd); /* and there, for all others */
-int staged_put(const struct staged_object *object, int wait); /* as table_put; another one of this number goes */
-int staged_take(uint64_t number, int wait); /* as table_take */
+int staged_put(const struct staged_object *object); /* as table_put; another one of this number goes */
+int staged_take(uint64_t number); /* as table_take */
 size_t staged_count(void);
 int staged_is_new(uint64_t number); /* it was made since the start, or the last: */
 void staged_settle(void);           /* what was made up to now is not about to be read */

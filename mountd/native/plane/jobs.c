@@ -238,7 +238,7 @@ static int put_leaf(void *context) {
     struct putting *putting = context;
     const struct job *job = putting->job;
     int64_t until_ns = monotonic_ns() + job->lent->valid_ns;
-    return leaves_put(job->lent->entry.node, job->name, job->name_size, &putting->file->seen, 0, until_ns, 1, &putting->leaf);
+    return leaves_put(job->lent->entry.node, job->name, job->name_size, &putting->file->seen, 0, until_ns, &putting->leaf);
 }
 
 /* With the lock: its outcome is in the tables. 0, or it is Python's. `held`: of the content whose bytes are to be stored. */

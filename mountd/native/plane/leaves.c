@@ -52,8 +52,8 @@ static struct slot **place_of_id(unsigned shard, uint64_t id) {
     return at;
 }
 
-static int grow(unsigned shard) {
-    size_t before = shards[shard].bucket_count, count = before ? before * 2 : FIRST_BUCKETS;
+static int grow_to(unsigned shard, size_t count) {
+    size_t before = shards[shard].bucket_count;
     struct slot **by_name = calloc(count, sizeof *by_name), **by_id = calloc(count, sizeof *by_id);
     if (!by_name || !by_id) {
         free(by_name);
@@ -82,16 +82,11 @@ static int grow(unsigned shard) {
 
 /* With the lock: one more has a bucket. Where there is no memory for more of them the chains grow longer. */
 static int has_buckets(unsigned shard) {
-    return shards[shard].count < shards[shard].bucket_count || !grow(shard) || shards[shard].bucket_count;
+    size_t before = shards[shard].bucket_count;
+    return shards[shard].count < before || !grow_to(shard, before ? before * 2 : FIRST_BUCKETS) || before;
 }
 
-static int lock_to_change(unsigned shard, int wait) {
-    if (!pthread_rwlock_trywrlock(&shards[shard].lock)) return 0;
-    if (!wait) return EBUSY;
-    pthread_rwlock_wrlock(&shards[shard].lock);
-    return 0;
-}
-
+static void lock_to_change(unsigned shard) { pthread_rwlock_wrlock(&shards[shard].lock); }
 static void unlock(unsigned shard) { pthread_rwlock_unlock(&shards[shard].lock); }
 
 /* With the lock, and with buckets. */
@@ -125,7 +120,7 @@ static struct slot *unlink_leaf(unsigned shard, struct slot *leaf) {
 
 static void unlink_all(int are_freed) {
     for (unsigned shard = 0; shard < SHARDS; shard++) {
-        lock_to_change(shard, 1);
+        lock_to_change(shard);
         for (size_t i = 0; i < shards[shard].bucket_count; i++)
             while (shards[shard].by_name[i]) {
                 struct slot *leaf = unlink_leaf(shard, shards[shard].by_name[i]);
@@ -151,7 +146,7 @@ static int (*note_attached)(uint64_t directory);
 static int found(struct slot *leaf) {
     uint64_t hash = leaves_key(leaf->directory, leaf->name, leaf->name_size);
     unsigned shard = (unsigned)(hash % SHARDS);
-    lock_to_change(shard, 1);
+    lock_to_change(shard);
     int is_new = has_buckets(shard) && shard_of_id(leaf->id) == shard && !*place_of_id(shard, leaf->id) &&
                  !*place_of_name(shard, hash, leaf->directory, leaf->name, leaf->name_size) && note_attached(leaf->directory);
     if (is_new) link_leaf(shard, hash, leaf);
@@ -161,31 +156,33 @@ static int found(struct slot *leaf) {
     return is_new;
 }
 
+/* Doubled again and again, chains of ten million cost most of the time in which nobody is answered. */
+static void make_room(size_t expected) {
+    size_t count = FIRST_BUCKETS;
+    while (count * SHARDS < expected) count *= 2;
+    for (unsigned shard = 0; count > FIRST_BUCKETS && shard < SHARDS; shard++) grow_to(shard, count); /* or later */
+}
+
 int leaves_attach(int fd, uint64_t terms, int (*note)(uint64_t directory)) {
     unlink_all(0);
     note_attached = note;
-    return slots_attach(fd, terms, found);
+    return slots_attach(fd, terms, make_room, found);
 }
 
 void leaves_become_stateless(void) { __atomic_store_n(&stateless, 1, __ATOMIC_RELEASE); }
 int leaves_are_stateless(void) { return __atomic_load_n(&stateless, __ATOMIC_ACQUIRE); }
 
-static int same_version(const struct seen *one, const struct seen *other) {
-    return one->inode == other->inode && one->size == other->size && one->seconds[1] == other->seconds[1] &&
-           one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];
-}
-
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
-               int wait, uint64_t *id) {
+               uint64_t *id) {
     if (!size || size > UINT8_MAX || !first_id) return EINVAL;
     uint64_t hash = leaves_key(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
-    int error = lock_to_change(shard, wait);
-    if (error) return error;
+    lock_to_change(shard);
+    int error = 0;
     struct slot **at = place_of_name(shard, hash, directory, name, size);
     if (at && *at) {
         struct slot *leaf = *at;
-        error = same_version(&leaf->seen, seen) ? EEXIST : ESTALE;
+        error = slots_have_one_version(&leaf->seen, seen) ? EEXIST : ESTALE;
         if (error == EEXIST) { /* as slots.c has it */
             uint32_t flags = leaf->seen.flags | seen->flags;
             __atomic_store_n(&leaf->until_ns, 0, __ATOMIC_RELEASE);
@@ -219,29 +216,29 @@ int leaves_put(uint64_t directory, const char *name, size_t size, const struct s
 }
 
 /* With the lock, which is free then. */
-static int take(unsigned shard, struct slot **at, struct slot **taken) {
-    *taken = at && *at ? unlink_leaf(shard, *at) : NULL;
+static struct slot *take(unsigned shard, struct slot **at) {
+    struct slot *taken = at && *at ? unlink_leaf(shard, *at) : NULL;
     unlock(shard);
-    return *taken ? 0 : ENOENT;
+    return taken;
 }
 
-int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct slot **taken) {
+struct slot *leaves_take(uint64_t directory, const char *name, size_t size) {
     uint64_t hash = leaves_key(directory, name, size);
     unsigned shard = (unsigned)(hash % SHARDS);
-    int error = lock_to_change(shard, wait);
-    return error ? error : take(shard, place_of_name(shard, hash, directory, name, size), taken);
+    lock_to_change(shard);
+    return take(shard, place_of_name(shard, hash, directory, name, size));
 }
 
-int leaves_take_id(uint64_t id, int wait, struct slot **taken) {
-    if (!leaves_is_id(id)) return ENOENT;
-    int error = lock_to_change(shard_of_id(id), wait);
-    return error ? error : take(shard_of_id(id), place_of_id(shard_of_id(id), id), taken);
+struct slot *leaves_take_id(uint64_t id) {
+    if (!leaves_is_id(id)) return NULL;
+    lock_to_change(shard_of_id(id));
+    return take(shard_of_id(id), place_of_id(shard_of_id(id), id));
 }
 
 size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, size_t room) {
     unsigned shard = hand++ % SHARDS;
     size_t count = 0, unheld = leaves_count() - leaves_held();
-    lock_to_change(shard, 1);
+    lock_to_change(shard);
     for (size_t i = 0; i < shards[shard].bucket_count && count < room; i++) {
         struct slot *next;
         for (struct slot *leaf = shards[shard].by_name[i]; leaf && count < room; leaf = next) {
@@ -257,7 +254,7 @@ size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, 
 
 int leaves_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held) {
     int error = 0;
-    lock_to_change(shard, 1);
+    lock_to_change(shard);
     for (size_t i = 0; i < shards[shard].bucket_count; i++)
         for (struct slot *leaf = shards[shard].by_name[i]; leaf; leaf = leaf->next_by_name) {
             if (!ids_have(directories, count, leaf->directory)) continue;

@@ -25,7 +25,7 @@ void lent_let_go(struct lent *lent) {
 int lent_take(uint64_t directory, int64_t *leaves) {
     struct entry *entry;
     *leaves = 0;
-    int error = table_take(&table, directory, 1, &entry);
+    int error = table_take(&table, directory, &entry);
     if (error) return error;
     *leaves = ((struct lent *)entry)->leaves;
     lent_let_go((struct lent *)entry);
@@ -44,7 +44,7 @@ int lent_put(const struct lent *lent) {
         lent_let_go(before);
     }
     lent_take(lent->entry.node, &copy->leaves);
-    int error = table_put(&table, &copy->entry, 1);
+    int error = table_put(&table, &copy->entry);
     if (error) free(copy);
     return error;
 }
@@ -111,12 +111,12 @@ int owned_has(uint64_t key) {
 void owned_put(uint64_t key) {
     struct entry *entry = malloc(sizeof *entry);
     if (entry) entry->node = key;
-    int error = entry ? table_put(&owned, entry, 1) : ENOMEM;
+    int error = entry ? table_put(&owned, entry) : ENOMEM;
     if (error) free(entry);
     if (error && error != EEXIST) __atomic_store_n(&all_are, 1, __ATOMIC_RELEASE);
 }
 
 void owned_take(uint64_t key) {
     struct entry *entry;
-    if (!table_take(&owned, key, 1, &entry)) free(entry);
+    if (!table_take(&owned, key, &entry)) free(entry);
 }

@@ -10,18 +10,18 @@
 
 static struct table table = TABLE;
 
-int opens_put(const struct opens *opens, int wait) {
+int opens_put(const struct opens *opens) {
     struct opens *copy = malloc(sizeof *copy);
     if (!copy) return ENOMEM;
     *copy = *opens;
-    int error = table_put(&table, &copy->entry, wait);
+    int error = table_put(&table, &copy->entry);
     if (error) free(copy);
     return error;
 }
 
-int opens_take(uint64_t node, int wait, struct opens *taken) {
+int opens_take(uint64_t node, struct opens *taken) {
     struct entry *entry;
-    int error = table_take(&table, node, wait, &entry);
+    int error = table_take(&table, node, &entry);
     if (error) return error;
     *taken = *(struct opens *)entry;
     free(entry);

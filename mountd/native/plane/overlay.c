@@ -90,7 +90,7 @@ void overlay_stop_telling(const uint64_t *numbers, size_t count, struct overlay_
     for (size_t i = 0; i < count; i++) {
         struct entry *entry = calloc(1, sizeof *entry);
         if (entry) entry->node = numbers[i];
-        int error = entry ? table_put(&overlay.untold, entry, 1) : ENOMEM;
+        int error = entry ? table_put(&overlay.untold, entry) : ENOMEM;
         if (error) free(entry);
         overlay.is_broken |= error && error != EEXIST;
     }
@@ -103,7 +103,7 @@ void overlay_tell_again(const uint64_t *numbers, size_t count) {
     struct entry *entry;
     pthread_mutex_lock(&overlay.lock);
     for (size_t i = 0; i < count; i++)
-        if (!table_take(&overlay.untold, numbers[i], 1, &entry)) free(entry);
+        if (!table_take(&overlay.untold, numbers[i], &entry)) free(entry);
     pthread_mutex_unlock(&overlay.lock);
 }
 

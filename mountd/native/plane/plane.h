@@ -100,9 +100,10 @@ struct slot { /* one file; see slots.c for the order in which it is written, and
 /* The memory behind the counts in `fd`; -1: memory of our own. 0, or an errno. `terms`: where those of before were others nothing
  * is known to be good any more but ids, versions, look-ups and opens. `found` is told of each slot that is in use, and
  * returns whether it stays so. */
-int slots_attach(int fd, uint64_t terms, int (*found)(struct slot *));
+int slots_attach(int fd, uint64_t terms, void (*expected)(size_t at_most), int (*found)(struct slot *));
 struct slot *slots_new(size_t name_size);            /* all zero, to be filled in and published; NULL: no memory */
 void slots_publish(struct slot *slot, uint64_t id);  /* where it is and its version are not changed any more */
+int slots_have_one_version(const struct seen *one, const struct seen *other);
 void slots_free(struct slot *slot);
 uint32_t slots_number(const struct slot *slot);      /* as long as the memory is attached */
 struct slot *slots_at(uint32_t number);              /* of one that slots_number has given */
@@ -131,9 +132,9 @@ struct table { /* static, and begun with TABLE */
 
 void lock_to_answer(pthread_rwlock_t *lock); /* for reading; what it waits is counted */
 extern int64_t lock_wait_ns;                 /* so long threads that answer have waited for locks; atomic */
-/* Changing it waits for answers under way. `wait` 0: EBUSY instead, where there are any. */
-int table_put(struct table *table, struct entry *entry, int wait);                    /* 0, or an errno; EEXIST */
-int table_take(struct table *table, uint64_t node, int wait, struct entry **taken);   /* 0, or an errno; ENOENT */
+/* Changing it waits for answers under way. */
+int table_put(struct table *table, struct entry *entry);                    /* 0, or an errno; EEXIST */
+int table_take(struct table *table, uint64_t node, struct entry **taken);   /* 0, or an errno; ENOENT */
 struct entry *table_hold(struct table *table, uint64_t node, struct shard **held);    /* NULL: nothing is held */
 void table_let_go(struct shard *held);
 int table_has(struct table *table, uint64_t node);
@@ -176,8 +177,8 @@ struct opens {
     int64_t last_ns;        /* CLOCK_MONOTONIC of the last open; 0: none; atomic */
 };
 
-int opens_put(const struct opens *opens, int wait);           /* as table_put */
-int opens_take(uint64_t node, int wait, struct opens *taken); /* as table_take: nobody answers with it any more */
+int opens_put(const struct opens *opens);           /* as table_put */
+int opens_take(uint64_t node, struct opens *taken); /* as table_take: nobody answers with it any more */
 /* 1: answered; `reply` returns 0 if the kernel has taken the handle. */
 int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *, void *), void *context);
 int opens_release(uint64_t node, uint64_t handle, void (*reply)(void *), void *context); /* 1: done */
@@ -192,8 +193,8 @@ struct reads { /* a node that is read from this object */
     uint64_t bytes; /* that were given to reads that did not begin where the one before ended; atomic */
 };
 
-int reads_put(const struct reads *reads, int wait); /* as table_put; the descriptor becomes ours */
-int reads_take(uint64_t node, int wait);            /* as table_take */
+int reads_put(const struct reads *reads); /* as table_put; the descriptor becomes ours */
+int reads_take(uint64_t node);            /* as table_take */
 /* The bytes of a read, fewer at the end of the file; -EAGAIN: they are not in memory, or not ours to give. */
 ssize_t reads_read(uint64_t node, uint64_t offset, size_t size, char *buffer);
 /* The same as a reply by splice; 0: nothing was done. */
@@ -210,10 +211,10 @@ void leaves_begin(uint64_t first_id); /* none is there; ids from here on are the
 int leaves_attach(int fd, uint64_t terms, int (*note)(uint64_t directory));
 void leaves_become_stateless(void); /* opens do not reach us any more */
 /* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
- * EINVAL, ENOMEM. `wait` 0: EBUSY instead, where somebody answers. `object`: the number of what is staged of it, 0: none. `id`:
+ * EINVAL, ENOMEM. `object`: the number of what is staged of it, 0: none. `id`:
  * of the one that is there. */
 int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
-               int wait, uint64_t *id);
+               uint64_t *id);
 struct leaf_place { /* where it is, and what it is */
     uint64_t directory, object;
     struct seen seen;
@@ -225,9 +226,9 @@ struct leaf_place { /* where it is, and what it is */
 uint64_t leaves_key(uint64_t directory, const char *name, size_t size); /* of the name, be it a leaf's or not */
 uint64_t leaves_id(uint64_t directory, const char *name, size_t size); /* 0: there is none */
 int leaves_place(uint64_t id, int64_t now_ns, struct leaf_place *place); /* 1: it is there, and not past its time */
-/* 0, or ENOENT: nobody finds it any more, and it is the caller's to free. Until then the next daemon would find it. */
-int leaves_take(uint64_t directory, const char *name, size_t size, int wait, struct slot **taken);
-int leaves_take_id(uint64_t id, int wait, struct slot **taken);
+/* Nobody finds it any more, and it is the caller's to free: until then the next daemon would find it. NULL: it is not there. */
+struct slot *leaves_take(uint64_t directory, const char *name, size_t size);
+struct slot *leaves_take_id(uint64_t id);
 /* The same of one shard of 1024, in turn: of those that the kernel does not hold, if they are past their time or too many. */
 size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, size_t room);
 void leaves_free(struct slot *leaf);  /* of one that was taken, and whose contents were */

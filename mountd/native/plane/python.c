@@ -13,14 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Only where it has to wait: to get the GIL back from a thread that computes takes 5 ms. */
-#define WITHOUT_GIL(statement) \
-    do {                       \
-        Py_BEGIN_ALLOW_THREADS \
-        statement;             \
-        Py_END_ALLOW_THREADS   \
-    } while (0)
-
 #define MOST_EVENTS 512 /* taken at a time: some milliseconds of Python */
 
 static PyObject *raise(int error) {
@@ -41,7 +33,7 @@ static PyObject *plane_start(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static struct { /* with the GIL held */
+static struct { /* of the one thread that attaches */
     struct directory_run { /* leaves of one directory that lie in memory one behind the other */
         uint64_t directory, count;
     } *runs;
@@ -69,7 +61,9 @@ static PyObject *plane_attach(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "iK", &fd, &terms)) return NULL;
     attached.count = 0;
     error = counts_attach(fd);
+    Py_BEGIN_ALLOW_THREADS
     if (!error) error = leaves_attach(fd, terms, note_directory);
+    Py_END_ALLOW_THREADS
     PyObject *found = error ? raise(error) : PyList_New(0);
     for (uint32_t slot = 0; found && slot < COUNTS_SLOTS; slot++) {
         if (!counts_handle(slot)) continue;
@@ -111,8 +105,7 @@ static PyObject *plane_put(PyObject *self, PyObject *args) {
     int64_t slot = counts_new(handle);
     if (slot < 0) return raise(ENOSPC);
     entry.slot = (uint32_t)slot;
-    error = opens_put(&entry, 0);
-    if (error == EBUSY) WITHOUT_GIL(error = opens_put(&entry, 1));
+    error = opens_put(&entry);
     if (!error) return PyLong_FromUnsignedLong(entry.slot);
     counts_free(entry.slot);
     return raise(error);
@@ -124,9 +117,7 @@ static PyObject *plane_take(PyObject *self, PyObject *arg) {
     int error;
     uint64_t node = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    error = opens_take(node, 0, &taken);
-    if (error == EBUSY) WITHOUT_GIL(error = opens_take(node, 1, &taken));
-    if (error) Py_RETURN_NONE;
+    if (opens_take(node, &taken)) Py_RETURN_NONE;
     return Py_BuildValue("(LLL)", (long long)counts_open(taken.slot), (long long)taken.opened,
                          (long long)taken.last_ns);
 }
@@ -141,8 +132,7 @@ static PyObject *plane_put_reads(PyObject *self, PyObject *args) {
     entry.object.ctime_ns = ctime_ns;
     entry.object.fd = fcntl(object_fd, F_DUPFD_CLOEXEC, 0);
     if (entry.object.fd < 0) return raise(errno);
-    error = reads_put(&entry, 0);
-    if (error == EBUSY) WITHOUT_GIL(error = reads_put(&entry, 1));
+    error = reads_put(&entry);
     if (!error) Py_RETURN_NONE;
     close(entry.object.fd);
     return raise(error);
@@ -153,9 +143,7 @@ static PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
     int error;
     uint64_t node = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    error = reads_take(node, 0);
-    if (error == EBUSY) WITHOUT_GIL(error = reads_take(node, 1));
-    return PyBool_FromLong(!error);
+    return PyBool_FromLong(!reads_take(node));
 }
 
 static PyObject *plane_progress(PyObject *self, PyObject *arg) {
@@ -188,18 +176,14 @@ static PyObject *plane_put_object(PyObject *self, PyObject *args) {
     long long ctime_ns;
     if (!PyArg_ParseTuple(args, "KKLK", &number, &inode, &ctime_ns, &size)) return NULL;
     struct staged_object object = {.number = number, .inode = inode, .size = size, .ctime_ns = ctime_ns, .is_right = 1};
-    int error = staged_put(&object, 0);
-    if (error == EBUSY) WITHOUT_GIL(error = staged_put(&object, 1));
-    return PyBool_FromLong(!error);
+    return PyBool_FromLong(!staged_put(&object));
 }
 
 static PyObject *plane_take_object(PyObject *self, PyObject *arg) {
     (void)self;
     uint64_t number = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    int error = staged_take(number, 0);
-    if (error == EBUSY) WITHOUT_GIL(error = staged_take(number, 1));
-    return PyBool_FromLong(!error);
+    return PyBool_FromLong(!staged_take(number));
 }
 
 static PyObject *plane_served(PyObject *self, PyObject *noargs) {

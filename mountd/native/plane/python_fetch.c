@@ -298,7 +298,7 @@ static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
             .ctime_ns = each[i].ctime_ns, .has_version = 1, .is_committed = !each[i].is_pythons, .is_pythons = each[i].is_pythons != 0,
             .version = {each[i].file_inode, each[i].size, each[i].file_mtime_ns, each[i].file_ctime_ns},
         };
-        error = staged_put(&object, 1);
+        error = staged_put(&object);
     }
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&rows);

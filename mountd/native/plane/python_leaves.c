@@ -34,17 +34,6 @@ static PyObject *plane_leaves_become_stateless(PyObject *self, PyObject *noargs)
     Py_RETURN_NONE;
 }
 
-static int put(uint64_t directory, const char *name, Py_ssize_t size, const struct seen *seen, uint64_t object,
-               int64_t until_ns) {
-    uint64_t id;
-    int error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 0, &id);
-    if (error != EBUSY) return error;
-    Py_BEGIN_ALLOW_THREADS
-    error = leaves_put(directory, name, (size_t)size, seen, object, until_ns, 1, &id);
-    Py_END_ALLOW_THREADS
-    return error;
-}
-
 static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
@@ -66,9 +55,10 @@ static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
         char *name;
         Py_ssize_t size;
         int error = EINVAL;
-        PyObject *item = i < PyList_GET_SIZE(names) ? PyList_GET_ITEM(names, i) : NULL; /* the GIL was let go */
-        if (item && PyBytes_Check(item) && !((const char *)skip.buf)[i] && !PyBytes_AsStringAndSize(item, &name, &size))
-            error = put(directory, name, size, &each[i], numbers ? numbers[i] : 0, until_ns);
+        PyObject *item = PyList_GET_ITEM(names, i);
+        uint64_t id;
+        if (PyBytes_Check(item) && !((const char *)skip.buf)[i] && !PyBytes_AsStringAndSize(item, &name, &size))
+            error = leaves_put(directory, name, (size_t)size, &each[i], numbers ? numbers[i] : 0, until_ns, &id);
         if (!error) added++;
         PyByteArray_AS_STRING(left)[i] = (char)(error && error != EEXIST); /* no call that may fail: leaves are counted */
     }
@@ -80,6 +70,7 @@ static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
 
 /* One that somebody has open, or may have, stays where the next daemon finds it until Python has written down whose it is. */
 static PyObject *taken_as(struct slot *leaf) {
+    if (!leaf) Py_RETURN_NONE;
     int may_be_open = leaf->opens || (leaves_are_stateless() && leaf->lookups);
     contents_take(leaf->id);
     PyObject *taken = Py_BuildValue("(KKy#ILy#IL)", (unsigned long long)leaf->id, (unsigned long long)leaf->directory, leaf->name,
@@ -102,31 +93,15 @@ static PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
     unsigned long long directory;
     const char *name;
     Py_ssize_t size;
-    struct slot *taken;
     if (!PyArg_ParseTuple(args, "Ky#", &directory, &name, &size)) return NULL;
-    int error = leaves_take(directory, name, (size_t)size, 0, &taken);
-    if (error == EBUSY) {
-        Py_BEGIN_ALLOW_THREADS
-        error = leaves_take(directory, name, (size_t)size, 1, &taken);
-        Py_END_ALLOW_THREADS
-    }
-    if (error) Py_RETURN_NONE;
-    return taken_as(taken);
+    return taken_as(leaves_take(directory, name, (size_t)size));
 }
 
 static PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
     (void)self;
-    struct slot *taken;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    int error = leaves_take_id(id, 0, &taken);
-    if (error == EBUSY) {
-        Py_BEGIN_ALLOW_THREADS
-        error = leaves_take_id(id, 1, &taken);
-        Py_END_ALLOW_THREADS
-    }
-    if (error) Py_RETURN_NONE;
-    return taken_as(taken);
+    return taken_as(leaves_take_id(id));
 }
 
 static PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {

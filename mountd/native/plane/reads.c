@@ -12,18 +12,18 @@
 
 static struct table table = TABLE;
 
-int reads_put(const struct reads *reads, int wait) {
+int reads_put(const struct reads *reads) {
     struct reads *copy = malloc(sizeof *copy);
     if (!copy) return ENOMEM;
     *copy = *reads;
-    int error = table_put(&table, &copy->entry, wait);
+    int error = table_put(&table, &copy->entry);
     if (error) free(copy);
     return error;
 }
 
-int reads_take(uint64_t node, int wait) {
+int reads_take(uint64_t node) {
     struct entry *entry;
-    int error = table_take(&table, node, wait, &entry);
+    int error = table_take(&table, node, &entry);
     if (error) return error;
     close(((struct reads *)entry)->object.fd);
     free(entry);

@@ -68,6 +68,11 @@ static uint32_t checksum(const struct slot *slot, uint64_t id) {
     return (uint32_t)(hash ^ hash >> 32);
 }
 
+int slots_have_one_version(const struct seen *one, const struct seen *other) {
+    return one->inode == other->inode && one->size == other->size && one->seconds[1] == other->seconds[1] &&
+           one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];
+}
+
 static int is_sound(const struct segment *segment, const struct slot *slot) {
     return slot->id && slot->name_size && slot->name_size <= segment->slot_bytes - NAME_AT && slot->checksum == checksum(slot, slot->id);
 }
@@ -135,13 +140,21 @@ static int is_hole(uint32_t number) {
     return data < 0 || data >= offset_of(number) + SEGMENT_BYTES || posix_fallocate(memory.fd, offset_of(number), SEGMENT_BYTES);
 }
 
+/* With the lock: no more than so many are there. */
+static size_t most_there(void) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < memory.count; i++) most += (memory.segments[i].is_removed = is_hole(i)) ? 0 : slots_of(&memory.segments[i]);
+    return most;
+}
+
 /* What is found there is told once, and the rest is free. Under other terms it is not known until when it is good. */
-int slots_attach(int fd, uint64_t terms, int (*found)(struct slot *)) {
+int slots_attach(int fd, uint64_t terms, void (*expected)(size_t), int (*found)(struct slot *)) {
     pthread_mutex_lock(&memory.lock);
     int error = attach(fd), are_same = !error && memory.header->terms == terms;
+    expected(most_there());
     for (uint32_t i = 0; i < memory.count; i++) {
         struct segment *segment = &memory.segments[i];
-        if ((segment->is_removed = is_hole(i))) continue;
+        if (segment->is_removed) continue;
         segment->fresh = slots_of(segment);
         for (uint32_t index = 0; index < segment->fresh; index++) {
             struct slot *slot = slot_in(segment, index);

@@ -49,7 +49,7 @@ static int distrusts_all; /* there was no memory to tell which; atomic */
 void source_distrusts(uint64_t inode) {
     struct entry *entry = malloc(sizeof *entry);
     if (entry) entry->node = inode;
-    int error = entry ? table_put(&distrusted, entry, 1) : ENOMEM;
+    int error = entry ? table_put(&distrusted, entry) : ENOMEM;
     if (error) free(entry);
     if (error && error != EEXIST) __atomic_store_n(&distrusts_all, 1, __ATOMIC_RELEASE);
 }

@@ -58,7 +58,7 @@ static void forget_version(const struct staged_object *object) {
     struct named *named = (struct named *)table_hold(&versions, key_of(&object->version), &held);
     int is_mine = named && named->number == object->number;
     if (named) table_let_go(held);
-    if (!is_mine || table_take(&versions, key_of(&object->version), 1, &entry)) return;
+    if (!is_mine || table_take(&versions, key_of(&object->version), &entry)) return;
     free(entry);
     __atomic_sub_fetch(&version_count, 1, __ATOMIC_RELAXED);
 }
@@ -67,7 +67,7 @@ static void note_version(const struct staged_object *object) {
     struct named *named = object->has_version ? malloc(sizeof *named) : NULL;
     if (!named) return;
     *named = (struct named){.entry.node = key_of(&object->version), .version = object->version, .number = object->number, .checksum = object->checksum, .is_pythons = object->is_pythons};
-    if (table_put(&versions, &named->entry, 1))
+    if (table_put(&versions, &named->entry))
         free(named);
     else
         __atomic_add_fetch(&version_count, 1, __ATOMIC_RELAXED);
@@ -87,15 +87,15 @@ static int prove(const struct staged_object *object) {
     return is_same;
 }
 
-int staged_put(const struct staged_object *object, int wait) {
+int staged_put(const struct staged_object *object) {
     uint64_t none = UINT64_MAX; /* numbers only grow */
     if (object->is_right && object->has_version) __atomic_compare_exchange_n(&new_from, &none, object->number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     if (((object->is_right && !object->has_version) || object->is_committed) && prove(object)) return 0;
     struct staged *staged = malloc(sizeof *staged);
     if (!staged) return ENOMEM;
     *staged = (struct staged){.entry.node = object->number, .object = *object};
-    int error = table_put(&table, &staged->entry, wait);
-    if (error == EEXIST && !(error = staged_take(object->number, wait))) error = table_put(&table, &staged->entry, wait);
+    int error = table_put(&table, &staged->entry);
+    if (error == EEXIST && !(error = staged_take(object->number))) error = table_put(&table, &staged->entry);
     if (error)
         free(staged);
     else
@@ -103,9 +103,9 @@ int staged_put(const struct staged_object *object, int wait) {
     return error;
 }
 
-int staged_take(uint64_t number, int wait) {
+int staged_take(uint64_t number) {
     struct entry *entry;
-    int error = table_take(&table, number, wait, &entry);
+    int error = table_take(&table, number, &entry);
     if (error) return error;
     forget_version(&((struct staged *)entry)->object);
     free(entry);

@@ -54,17 +54,10 @@ static int grow(struct shard *shard) {
     return 0;
 }
 
-static int lock_to_change(struct shard *shard, int wait) {
-    if (!pthread_rwlock_trywrlock(&shard->lock)) return 0;
-    if (!wait) return EBUSY;
-    pthread_rwlock_wrlock(&shard->lock);
-    return 0;
-}
-
-int table_put(struct table *table, struct entry *entry, int wait) {
+int table_put(struct table *table, struct entry *entry) {
     struct shard *shard = shard_of(table, entry->node);
-    int error = lock_to_change(shard, wait);
-    if (error) return error;
+    int error = 0;
+    pthread_rwlock_wrlock(&shard->lock);
     /* Where there is no memory for more buckets the chains grow longer. */
     if (shard->count >= shard->bucket_count && grow(shard) && !shard->bucket_count) error = ENOMEM;
     if (!error) {
@@ -81,10 +74,9 @@ int table_put(struct table *table, struct entry *entry, int wait) {
     return error;
 }
 
-int table_take(struct table *table, uint64_t node, int wait, struct entry **taken) {
+int table_take(struct table *table, uint64_t node, struct entry **taken) {
     struct shard *shard = shard_of(table, node);
-    int error = lock_to_change(shard, wait);
-    if (error) return error;
+    pthread_rwlock_wrlock(&shard->lock);
     struct entry **at = place(shard, node), *entry = at ? *at : NULL;
     if (entry) {
         *at = entry->next;

@@ -94,7 +94,7 @@ static void store(struct job *job, const struct file *file, const char *data, st
             .number = stored.number, .inode = stored.inode, .size = file->seen.size, .checksum = file->checksum,
             .ctime_ns = stored.ctime_ns, .is_right = 1, .has_version = 1, .version = staged_version_of(&file->seen),
         };
-        error = staged_put(&object, 1);
+        error = staged_put(&object);
     }
     contents_stored(held, error ? 0 : stored.number);
     if (!outcome || (!stored.number && !job->ahead)) { /* nobody needs to hear of it */
