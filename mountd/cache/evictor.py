@@ -104,7 +104,7 @@ class Evictor:
         return room.fits(wanted_bytes)
 
     async def _make_room_for_good(self, wanted_bytes: int = 0) -> int:
-        """As `make_room`, and waits for what overlays are about to let go of."""
+        """Evict as `make_room` does, and wait for what overlays are about to let go of."""
         room_bytes = self._context.room.used_bytes
         freed_bytes = await self.make_room(wanted_bytes)
         with trio.move_on_after(LATE_S):
@@ -288,7 +288,7 @@ class Admission:
         return self.open and not file.present.too_many and self.has_room(blocks_bytes(size_bytes) + overhead_bytes)
 
     def fits_nowait(self, size_bytes: int) -> bool:
-        """The same of a file of one chunk that is not known yet."""
+        """Whether a file of one chunk of so many bytes, of which nothing is known yet, would be staged now."""
         return self.open and self.has_room(blocks_bytes(size_bytes) + object_overhead_bytes(1))
 
     def why_not(self, size_bytes: int) -> str | None:

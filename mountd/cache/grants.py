@@ -60,7 +60,7 @@ class Grants:
         """When it was looked last what is free."""
         self._room: Room | None = None
         self._claims: Claims | None = None
-        """As they were written down last."""
+        """The claims as they were written down last."""
         self._failing = False
         """It was told that the ledger cannot be read or written."""
 

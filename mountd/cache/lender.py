@@ -109,7 +109,7 @@ class ObjectLender:
         return self._context.disk.on_overlay()
 
     def is_sound_nowait(self, file: StagedFile) -> bool | None:
-        """As `is_sound`, if that needs no disk; else None."""
+        """Whether the object of `file` is as it was left and all right; None: that cannot be said without the disk."""
         number = file.object_id
         if number is None or not file.sound:
             return False
@@ -138,7 +138,7 @@ class ObjectLender:
         return self._context.disk.directory, object_name(file.object_id)
 
     def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
-        """As `lend`, if the object can be opened without waiting for the disk; else None."""
+        """Lend it if the object can be opened without waiting for the disk; else None."""
         number = file.object_id
         fd = self._context.disk.open_cached(number) if number is not None and file.durable and file.sound else None
         if fd is None or number is None:

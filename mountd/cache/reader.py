@@ -88,7 +88,7 @@ class StagedReader:
         return data if self.read_into_nowait(file, extent, memoryview(data)) else None
 
     def read_into_nowait(self, file: StagedFile, extent: Extent, buffer: memoryview) -> bool:
-        """As `read_nowait`, into the first bytes of `buffer`, which is large enough. False if that is not possible."""
+        """Read `extent` into the first bytes of `buffer`, which is large enough. False if not all is in memory."""
         number = file.object_id
         if number is None or not file.has(extent):
             return False
@@ -193,7 +193,7 @@ class StagedReader:
         await self._context.threads.read_ahead(read_ahead, self._context.disk, wanted)
 
     async def objects_will_need(self, numbers: Sequence[int], at_most: int) -> int:
-        """The same of all bytes of these objects, the first ones first; of how many. Never fails."""
+        """Have all bytes of these objects read into the page cache, in their order; of how many. Never fails."""
         return await self._context.threads.read_ahead(read_objects_ahead, self._context.disk, numbers, at_most)
 
     def _expanded_nowait(self, file: StagedFile, index: int, part: Extent) -> memoryview | None:

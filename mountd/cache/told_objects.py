@@ -219,7 +219,7 @@ class ToldObjects:
         return told_at < self.makers.oldest
 
     async def may_change(self, number: int) -> bool:
-        """The same now, of one that is told to nobody meanwhile."""
+        """Look whether no generation may have this object open, which is told to nobody meanwhile."""
         if self.on:
             self.hear()
             await self.look()
@@ -237,7 +237,7 @@ class ToldObjects:
     # -- looking -----------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """See who makes overlays."""
+        """Look who makes overlays."""
         self._looks += 1
         look = self._looks
         makers = await self.generation.look()

@@ -211,7 +211,7 @@ def _pieces(job: WriteJob, data: memoryview) -> Sequence[Extent]:
 
 
 def _blocks(data: memoryview) -> list[memoryview | mmap.mmap]:
-    """The same in whole blocks, as O_DIRECT writes: what is too much at the end of the file is cut off again."""
+    """`data` in whole blocks, as O_DIRECT writes: what is too much at the end of the file is cut off again."""
     whole = len(data) // BLOCK_BYTES * BLOCK_BYTES
     if whole == len(data):
         return [data]

@@ -202,7 +202,7 @@ class _Gate:
     async def answer_tunnel(
         self, stream: trio.abc.Stream, pid: int, uid: int, gid: int, groups: tuple[int, ...] | None
     ) -> None:
-        """The same of a connection through the mount, whose other end the kernel has named. No groups: not known."""
+        """Serve one connection through the mount, whose other end the kernel has named. No groups: not known."""
         requester = requester_through_mount(pid, uid, gid, groups, self._owners)
         await guarded("control connection", self._answer, stream, lambda: requester)
 

@@ -70,7 +70,7 @@ class WarmEstimate:
         """Directories."""
 
     async def run(self, paths: Sequence[bytes]) -> Result:
-        """See `wire.protocol.Estimate`."""
+        """What a warm of these paths would read and keep (`wire.protocol.Estimate`)."""
         await self._cache.ready.wait()
         fitting = Fitting(self._cache)
         for path in paths:

@@ -15,7 +15,7 @@ _FEW = 64
 
 
 class Fitting:
-    """As of the moment when the command begins."""
+    """The room that there is at the moment when the command begins."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache

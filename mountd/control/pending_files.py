@@ -60,7 +60,7 @@ class _PendingObject:
     size_bytes: int
     is_fetched: bool
     held_bytes: int
-    """As that of `PendingFile`."""
+    """What of it counts as held by this command: nothing, if it was pinned before."""
 
 
 class PendingFiles:

@@ -58,7 +58,7 @@ class NodeStaging:
         return self._large_bytes + sum(entry.fetched_bytes() for entry in self._begun)
 
     async def gives_bytes(self, node: Node) -> bool:
-        """As that of `Unsized`."""
+        """Whether it says that it has no bytes, and gives some."""
         return await self._resolver.unsized.gives_bytes(node)
 
     def is_small(self, node: Node) -> bool:

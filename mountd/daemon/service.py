@@ -140,7 +140,7 @@ async def open_service(
 
 
 async def _announce_again(handover: Handover, config: Config, status: Status, ready: Callable[[], None]) -> None:
-    """As `_announce`, of a mount that another daemon has served. It may have been taken out of the tree, and is not
+    """Announce a mount that another daemon has served. It may have been taken out of the tree, and is not
     looked at: a thread that asks its own daemon could keep it from ending."""
     log.info("%s: serving %s, as daemon %d of this mount", config.mountpoint, config.source, handover.generation + 1)
     ready()

@@ -211,7 +211,7 @@ class FollowedPlans:
         return plan.is_foreseen
 
     def opened_at(self, path: bytes, staged: bool) -> bool:
-        """As `opened`, of a small file that is no node."""
+        """A small file that is no node was opened. Whether an order names it."""
         path_hash = hash_of(path)
         for plan in self.plans.followed():
             unit = plan.layout.find(path, path_hash) if plan.layout.whole else None

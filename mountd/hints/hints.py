@@ -109,7 +109,7 @@ class ReadableFiles:
         return [named[path] if answers.get(path) is None else bool(answers[path]) for path in paths]
 
     async def _ask_links(self, reader: Credentials, paths: Sequence[bytes]) -> dict[bytes, bool | bytes | SourceError]:
-        """The same, where links are followed."""
+        """What each of these names once links are followed, if `reader` may read it; else False, or why not."""
         ways: dict[bytes, list[tuple[bytes, bytes]]] = {path: [] for path in paths}
         ends: dict[bytes, Node | LeadsOut] = {}
 

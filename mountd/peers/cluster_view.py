@@ -76,7 +76,7 @@ class JobView:
         self._question = 0
 
     def directory(self) -> dict[str, object]:
-        """As all nodes have agreed, and which have gone since."""
+        """The nodes as all have agreed on them, and which have gone since."""
         agreed = self._owners.agreed
         return {
             "nodes": list(agreed.names),

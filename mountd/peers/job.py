@@ -161,7 +161,7 @@ class JobPeers:
     # -- what comes from the transport --------------------------------------------------------------------------------
 
     def received(self, sender: int, data: bytes) -> None:
-        """As `Listener`."""
+        """A small message has come: what it means is told to who waits for it."""
         if self._left:
             return
         try:
@@ -185,7 +185,7 @@ class JobPeers:
             self._asking.heard(sender, message)
 
     def lost(self, node: int) -> None:
-        """As `Listener`."""
+        """A node has gone for good: its share is the others', and nobody waits for it."""
         if self._left or node in self.owners.gone or node == self._transport.number:
             return
         log.info("peers: %s has gone; its share belongs to the others now", self.owners.agreed.names[node])

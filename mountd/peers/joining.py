@@ -44,7 +44,7 @@ class JobLimits:
     stagger: int
     """Chunks of one file that each node reads from the source at a time."""
     stagger_job: int
-    """The same, of all nodes together."""
+    """Chunks of one file that all nodes together read from the source at a time."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """Why this daemon cannot start: then none does, and all else is not said."""
     reader: str = ""
-    """As whom it reads the source, if that is another user: as the configuration has it."""
+    """The user as whom it reads the source, if that is another one, as the configuration has it."""
 
 
 _DIGEST_BYTES = 8

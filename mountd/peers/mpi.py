@@ -135,28 +135,28 @@ class MpiTransport:
         return found[0]
 
     def listen(self, listener: Listener) -> None:
-        """As `Transport`."""
+        """Hand over what came before, and from now on what comes."""
         self._listener = listener
         early, self._early = self._early, []
         for source, message in early:
             self._hand_over(source, message)
 
     def leave_nowait(self) -> None:
-        """As `Transport`: an empty message."""
+        """Tell all others that this node goes, by an empty message."""
         for node in range(self.count):
             if node != self.number:
                 self._orders.put(_Send(node, _WORDS_TAG, b"", None))
 
     def send_nowait(self, to: int, message: bytes) -> None:
-        """As `Transport`."""
+        """Send a small message under the tag of words."""
         self._orders.put(_Send(to, _WORDS_TAG, message, None))
 
     def give_nowait(self, to: int, tag: int, data: memoryview, done: Callable[[], None]) -> None:
-        """As `Transport`."""
+        """Send bytes from where they lie; they are read until `done`."""
         self._orders.put(_Send(to, tag, data, done))
 
     def take_nowait(self, giver: int, tag: int, into: memoryview, done: Callable[[bool], None]) -> None:
-        """As `Transport`."""
+        """Receive straight into `into`, which may be written to until `done`."""
         self._orders.put(_Take(giver, tag, into, done))
 
     def end(self) -> None:

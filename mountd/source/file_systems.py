@@ -121,7 +121,7 @@ class FileSystems:
             return [self.root, *self._known.values()]
 
     def shown(self) -> list[dict[str, object]]:
-        """The same for the status, by where they are mounted below SOURCE."""
+        """Those that were met, for the status, by where they are mounted below SOURCE."""
         found = {self._below(known.point) if known is not self.root else b"": known for known in self.met()}
         return [
             {

@@ -202,7 +202,7 @@ def _proof(fd: int, mount: _Mount, number: int, fsid: int) -> list[bytes] | None
 
 
 def _of_device(device: int, kind: bytes, uuid: bytes) -> list[bytes] | None:
-    """The same of what lies on a block device."""
+    """What proves the identity of a file system on a block device; None: nothing does."""
     is_image = kind in _IMAGES
     found = identity_device.look(device)
     proof = [b"uuid", uuid] if uuid else []

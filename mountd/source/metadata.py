@@ -74,7 +74,7 @@ class MetadataReader:
         return await self._ask("stat of", self._stat, directory, name, limit_s)
 
     def stat_nowait(self, directory: bytes, name: bytes) -> Attributes | None:
-        """As `stat`, where the source is a local file system and the kernel knows the answer; else None."""
+        """Attributes of `name`, where the source is a local file system and the kernel knows them; else None."""
         if self._local_device is None:
             return None
         where = self._directories.get_nowait(directory)
@@ -93,7 +93,7 @@ class MetadataReader:
         return await self._threads.call("metadata", what, self._stats, directory, names, directory=directory)
 
     async def look(self, directory: bytes, names: Sequence[bytes]) -> SeenNames:
-        """The same, for many names: without an object for each."""
+        """Attributes of many names, in one thread and without an object for each."""
         self._metrics.add("source_stats", len(names))
         what = f"stat in {show(directory, b'')}"
         return await self._threads.call("metadata", what, self._look_at, directory, names, directory=directory)

@@ -33,7 +33,7 @@ from hfs.mountd.source.reading import FileReader
 from hfs.mountd.source.threads import SourceThreads
 
 _MEET_LIMIT_S = 2.0
-"""As a stat that keeps somebody waiting."""
+"""So long a stat may take that keeps somebody waiting."""
 
 
 class LentDirectory(NamedTuple):

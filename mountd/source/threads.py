@@ -83,7 +83,7 @@ class SourceThreads:
     ) -> None:
         """`open_files`: of this process. `user`: whom the threads of `run_in_thread` have become."""
         self.user = user
-        """As whom the source is read; None: as the daemon's own."""
+        """The user as whom the source is read; None: the daemon's own."""
         self._metrics = metrics
         self.open_files = open_files or OpenFiles(_PLENTY)
         self._hanging = Hanging(_MAX_ABANDONED)

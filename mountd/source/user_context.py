@@ -54,7 +54,7 @@ class _Capabilities(ctypes.Structure):
 
 
 class ReadingUser(NamedTuple):
-    """As whom the source is read."""
+    """The user as whom the source is read."""
 
     who: Credentials
     wholly: bool

@@ -144,8 +144,8 @@ def encode_layout(layout: LayoutFrame) -> bytes:
 
 
 def encode_layout_pieces(fields: Mapping[str, tuple[int, Iterable[bytes]]]) -> Iterator[bytes]:
-    """The same in pieces, none longer than PART_BYTES, made one by one: of each field of a LayoutFrame, in order, its
-    length and its bytes, in pieces. Raises ProtocolError as above."""
+    """That encoding in pieces, none longer than PART_BYTES, made one by one: of each field of a LayoutFrame, in order,
+    its length and its bytes, in pieces. Raises ProtocolError when it is longer than MAX_LAYOUT_BYTES."""
     heads = [msgspec.msgpack.encode(name) + _binary_head(size) for name, (size, _) in fields.items()]
     length = 1 + sum(map(len, heads)) + sum(size for size, _ in fields.values())
     if length > MAX_LAYOUT_BYTES:

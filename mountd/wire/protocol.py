@@ -292,7 +292,7 @@ def decode_reply(body: bytes) -> Reply:
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401 - any tree of builtins
-    """The same tree with every text made UTF-8: a surrogate becomes its escape, as repr shows it."""
+    """The tree with every text made UTF-8: a surrogate becomes its escape, as repr shows it."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

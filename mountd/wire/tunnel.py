@@ -61,7 +61,7 @@ class Exchange:
     """How many bytes it takes back, 0 to BODY_BYTES."""
 
     def encode(self) -> bytes:
-        """As the ioctl's argument; of EXCHANGE_BYTES."""
+        """The argument of the ioctl, of EXCHANGE_BYTES."""
         head = _REQUEST.pack(self.token, self.flags, len(self.data), self.room_bytes)
         return (head + self.data).ljust(EXCHANGE_BYTES, b"\0")
 

@@ -53,7 +53,7 @@ class Index:
         self.opened_passing = frozenset(name for name in self.sources.names.values() if not is_lasting(name))
         """File systems that only an earlier run knew; see `mountd/core/version.py`."""
         self.counts = replace(opened.counts)
-        """As of the last commit; may be read by any thread."""
+        """The totals after the last commit; may be read by any thread."""
         self.reader = IndexReader(self.database, self.sources)
         self.writer = IndexWriter(self.database, self.sources, self.counts)
         self.attributes = AttributeRows(self.database)

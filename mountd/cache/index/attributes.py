@@ -40,7 +40,7 @@ class AttributesRow(NamedTuple):
     seen: bytes
     """SEEN_BYTES of `core.seen`, without the device."""
     proof: int
-    """See `Folder.proof`."""
+    """A checksum of all of it and of the directory (`Folder.proof`)."""
 
 
 class Folder:

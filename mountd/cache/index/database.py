@@ -71,7 +71,7 @@ class Counts:
             setattr(self, field.name, getattr(self, field.name) + sign * getattr(other, field.name))
 
     def write(self, database: sqlite3.Connection, sign: int = 1) -> None:
-        """The same in the row of totals, within the caller's transaction."""
+        """Add these to the row of totals, within the caller's transaction; they are taken away if `sign` is -1."""
         sql = """UPDATE state SET files = files + ?, bytes = bytes + ?, blocks = blocks + ?,
             encoded = encoded + ?, stored = stored + ?"""
         database.execute(sql, [sign * figure for figure in astuple(self)])

@@ -104,7 +104,7 @@ class Turns:
         return self._begin(file)
 
     async def begin(self, file: StagedFile) -> Change:
-        """As `begin_nowait`, once the others have done. One at a time may wait."""
+        """Wait for a turn at the object of `file`, which `end` ends. One at a time may wait."""
         self._waiting.add(file)
         try:
             while file.changing is not None:

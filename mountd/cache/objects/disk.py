@@ -217,8 +217,8 @@ class Disk:
         return fd
 
     def open_cached(self, number: int) -> int | None:
-        """As `open_read`, if that needs no disk: the kernel has the names in memory (openat2(2), Linux 5.12). Else
-        None, also when the object is gone.
+        """Open an object to read if the kernel has its name in memory (openat2(2), Linux 5.12). Else None, also when
+        the object is gone.
         """
         if not self._opens_cached:
             return None

@@ -52,7 +52,7 @@ class ChunkRecords:
         return max(0, -self._stored[number]) if self._stored is not None else 0
 
     def row(self, number: int) -> ChunkRow:
-        """As the index has it."""
+        """The row of a chunk, for the index."""
         return ChunkRow(number, self.checksum(number), self.stored_bytes(number), self.hole_blocks(number))
 
     def enter(self, row: ChunkRow) -> None:

@@ -155,7 +155,7 @@ class ObjectIdAllocator:
         return number
 
     def grant_nowait(self, at_most: int) -> range:
-        """As `take_nowait`, of so many numbers one after the other, or fewer, for others to use."""
+        """So many numbers one after the other, or fewer, that no file ever had, for others to use."""
         block = self._free[0]
         taken = block[:at_most]
         self._free[0] = block[at_most:]

@@ -152,7 +152,7 @@ def lend_object(disk: Disk, number: int, size: int, stamp: Stamp | None, use: Ca
 
 
 def lend_opened(disk: Disk, fd: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
-    """As `lend_object`, by a descriptor, which is closed afterwards."""
+    """`use(fd)` of an object that is open and has its stamp, else Changed. Closes `fd`. Raises what `use` raises."""
     try:
         found = stamp_of(fd, size)
         if found is None or found != stamp:
@@ -175,8 +175,8 @@ def read_ahead(disk: Disk, extents: Sequence[tuple[int, Extent]]) -> None:
 
 
 def read_objects_ahead(disk: Disk, numbers: Sequence[int], at_most: int) -> int:
-    """As `read_ahead`, of all bytes of these; of how many. Nothing where those that are looked at are in memory: what
-    a job reads again and again costs it an eighth."""
+    """Begin to read all bytes of these into the page cache; of how many. Of none where those that are looked at are in
+    memory: what a job reads again and again costs it an eighth."""
     if all(_is_in_memory(disk, number) for number in numbers[::_LOOKED_AT]):
         return 0
     begun = 0
