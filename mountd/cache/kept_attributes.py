@@ -20,7 +20,7 @@ from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet
 from hfs.mountd.cache.objects_ahead import ObjectsAhead
 from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, is_plain, seen_as
+from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, has_one_name, seen_as
 
 AttributesWanted = Literal["kept", "forgotten", "left"]
 
@@ -94,13 +94,15 @@ class KeptAttributes:
         """`file` has these attributes and this name in `directory`, and the source says so."""
         if not self.on or self._forgetting or file in self._waiting or file.object_id in self._written:
             return
-        is_of_file = attributes.version(file.version.source_id) == file.version
-        if is_of_file and is_plain(attributes) and not attributes.file_system and not directory.file_system:
-            self._note(file, SeenObject(0, file.version.source_id, directory, name, seen_as(attributes)))
+        is_of_file = attributes.version(file.version.source_id) == file.version and not attributes.file_system
+        if is_of_file and has_one_name(seen := seen_as(attributes)) and not directory.file_system:
+            self._note(file, SeenObject(0, file.version.source_id, directory, name, seen))
 
     def note_object(self, one: SeenObject) -> None:
         """`note` of a file without a StagedFile."""
-        if self.on and not self._forgetting and one.number not in self._written and not one.directory.file_system:
+        if not self.on or self._forgetting or one.number in self._written or one.directory.file_system:
+            return
+        if has_one_name(one.seen):  # else who says that one of its names has changed need not say so of this one
             self._note(one.number, one)
 
     def _note(self, what: StagedFile | int, seen: SeenObject) -> None:

@@ -22,6 +22,9 @@ assert _VERSION.size == SEEN_BYTES
 _FLAGS = struct.Struct("=100xI")
 assert _FLAGS.size == SEEN_BYTES
 
+_NAMES = struct.Struct("=iII92x")
+assert _NAMES.size == SEEN_BYTES
+
 _NO_ACL = 1
 
 
@@ -79,7 +82,7 @@ class SeenNames(NamedTuple):
     seen: bytes
     """SEEN_BYTES for each of them."""
     plain: bytearray
-    """1 for each that is a regular file with one name, on the file system of the source's root."""
+    """1 for each that is a regular file on the file system of the source's root."""
     others: dict[int, Attributes | None]
     """What all the others are, by index; None: there is no such name."""
 
@@ -88,9 +91,15 @@ class SeenNames(NamedTuple):
         return attributes_of(self.seen, index) if self.plain[index] else self.others[index]
 
 
+def has_one_name(seen: bytes) -> bool:
+    """Whether this is a regular file without hard links."""
+    _, mode, names = _NAMES.unpack(seen)
+    return stat.S_ISREG(mode) and names == 1
+
+
 def is_plain(attributes: Attributes | None) -> bool:
-    """Whether it is a regular file with one name."""
-    return attributes is not None and stat.S_ISREG(attributes.mode) and attributes.nlink == 1
+    """Whether it is a regular file."""
+    return attributes is not None and stat.S_ISREG(attributes.mode)
 
 
 def seen_names(names: Sequence[bytes], found: Sequence[Attributes | None], device: int) -> SeenNames:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from functools import partial
 
 import trio
 
@@ -17,7 +16,7 @@ from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.version import Version
-from hfs.mountd.namespace import Namespace, Node, by_any_name
+from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.source import Source
 from hfs.policies.cache.holes import is_sparse, may_have_holes, pieces_of, seek
 from hfs.policies.geometry import Extent, chunk_range, split
@@ -75,7 +74,7 @@ class SparseFiles:
         return seek(found, version.size, offset, hole=hole)
 
     async def _ask_of(self, node: Node, version: Version) -> tuple[Data, bool]:
-        return await by_any_name(node, partial(self._source.files.data, version=version))
+        return await self._source.files.data(node.directory, node.name, version=version)
 
     async def _data(self, version: Version, ask: Callable[[], Awaitable[tuple[Data, bool]]]) -> Data:
         kept = self._kept.get(version)

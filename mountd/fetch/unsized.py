@@ -8,7 +8,7 @@ each time, as it is just then; nothing of it is kept, and the kernel is told to 
 from __future__ import annotations
 
 from hfs.mountd.fetch.chunks.fetcher import Fetcher
-from hfs.mountd.namespace import Node, by_any_name, tried
+from hfs.mountd.namespace import Node, tried
 from hfs.mountd.source import Source
 
 
@@ -23,13 +23,11 @@ class Unsized:
         """Whether a file gives bytes though it says that it has none."""
         version = node.version
         if node.gives_bytes is None and version is not None:
-            ask = self._files.gives_bytes
-            tried(node, await by_any_name(node, lambda directory, name: ask(directory, name, version)))
+            tried(node, await self._files.gives_bytes(node.directory, node.name, version))
         return bool(node.gives_bytes)
 
     async def read(self, node: Node, offset: int, size: int) -> bytes:
         """What such a file gives there just now; fewer bytes only at its end."""
-        version, ask = node.version, self._files.read_unsized
-        assert version is not None
+        assert node.version is not None
         with self._fetcher.reader_waits():
-            return await by_any_name(node, lambda directory, name: ask(directory, name, version, offset, size))
+            return await self._files.read_unsized(node.directory, node.name, node.version, offset, size)

@@ -239,15 +239,15 @@ class FollowedPlans:
         found = self._found(node)
         if found is not None and found[0].learners:
             return found
-        paths: list[tuple[bytes, int]] | None = None
+        path, path_hash = b"", 0
         for plan in self.plans.followed():
             if plan.layout.whole:
-                paths = [(path, hash_of(path)) for path in node.paths] if paths is None else paths
-                for path, path_hash in paths:
-                    unit = plan.layout.find(path, path_hash)
-                    if unit is not None:
-                        plan.units_of[node] = unit
-                        return plan, unit
+                path = path or node.path
+                path_hash = path_hash or hash_of(path)
+                unit = plan.layout.find(path, path_hash)
+                if unit is not None:
+                    plan.units_of[node] = unit
+                    return plan, unit
         return None
 
     def _found(self, node: Node) -> tuple[EpochPlan, int] | None:

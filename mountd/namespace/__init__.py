@@ -9,7 +9,6 @@ from hfs.mountd.namespace.believing import Believing
 from hfs.mountd.namespace.journal import Inherited, Journal, open_journal
 from hfs.mountd.namespace.links import LeadsOut, NamesNothing, is_link
 from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
-from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall, tried
 from hfs.mountd.namespace.nodes.table import ROOT_ID
 from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
@@ -34,7 +33,6 @@ __all__ = [
     "Refreshed",
     "Refreshing",
     "Xattrs",
-    "by_any_name",
     "expire",
     "is_link",
     "open_journal",

@@ -72,9 +72,8 @@ class Freshness:
             return node.attributes
         if node.parent is None:
             return await self._revalidate_root(node)
-        for directory, name in node.places:
-            if (await self._lookups.child(directory, name)).node is node:
-                return node.attributes
+        if (await self._lookups.child(node.parent, node.name)).node is node:
+            return node.attributes
         if not node.opens:
             raise VersionChanged(f"{shown_path(node.path)} has changed at the source")
         return node.attributes

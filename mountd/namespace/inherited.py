@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.journal import NodeFact
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node
@@ -33,35 +32,24 @@ def inherit(facts: Sequence[NodeFact], nodes: NodeTable, names: Names) -> None:
         if fact.version is None:
             nodes.enter(node)
         else:
-            if fact.doubted:
-                node.retired = True  # its pages are for those who have it open alone; the name gets another node
-            else:
-                _enter_version(node, fact.version, nodes)
+            node.retired = fact.doubted  # its pages are for those who have it open alone; the name gets another node
+            nodes.enter(node)
         if parent is not None:
             _enter_name(node, parent, names)
 
 
-def _enter_version(node: Node, version: Version, nodes: NodeTable) -> None:
-    """Of two nodes of one version the later one has the name, the other was retired; ids are given out in order."""
-    other = nodes.of_version(version)
-    if other is None:
-        nodes.enter(node)
-    else:
-        earlier, later = sorted((node, other), key=lambda one: one.id)
-        earlier.retired = True
-        nodes.replace(version, later)
-
-
 def _enter_name(node: Node, parent: Node, names: Names) -> None:
-    """Of two versions under one name it is not known which one is there: the name is asked for, and shows it."""
+    """Of two nodes of one version the later one has the name, the other was retired; ids are given out in order. Of two
+    versions it is not known which one is there: the name is asked for, and shows it."""
     before = names.remembered(parent, node.name)
-    if before is None:
-        names.put(parent, node.name, node, -math.inf)
-        return
-    known = before.node
-    if known is None or node.version is None or known.version is None:
+    known = before.node if before is not None else None
+    if known is None or known.version is None or node.version is None:
+        if before is None:
+            names.put(parent, node.name, node, -math.inf)
         return
     if known.version != node.version:
         node.stale = known.stale = True
-    elif known.retired:
-        names.put(parent, node.name, node, -math.inf)
+        return
+    earlier, later = sorted((node, known), key=lambda one: one.id)
+    earlier.retired = True
+    names.put(parent, node.name, later, -math.inf)

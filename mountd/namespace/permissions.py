@@ -23,7 +23,6 @@ from hfs.mountd.core.caller import Credentials, credentials_of
 from hfs.mountd.core.errors import ConfigError, SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.answers import Answers
-from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Node, expire
 from hfs.mountd.source import FileSystemSeen, MetadataReader, SourceAsUser, WantedAccess, why_impossible
 
@@ -182,11 +181,8 @@ class Permissions:
         who, attributes = self._who(asker), node.attributes
 
         async def ask(limit_s: float | None) -> bool:
-            async def by_name(directory: bytes, name: bytes) -> None:
-                self._metrics.add("permissions_asked")
-                await self._as_user.ask(who, directory, name, wanted, attributes, limit_s=limit_s)
-
-            await by_any_name(node, by_name)
+            self._metrics.add("permissions_asked")
+            await self._as_user.ask(who, node.directory, node.name, wanted, attributes, limit_s=limit_s)
             return True
 
         try:
@@ -226,7 +222,7 @@ class Permissions:
         if await self._is_asked(node, asker):
             who = self._who(asker)
             self._metrics.add("permissions_asked")
-            await by_any_name(node, lambda directory, its: self._as_user.ask_xattr(who, directory, its, name))
+            await self._as_user.ask_xattr(who, node.directory, node.name, name)
 
     async def _is_asked(self, node: Node, asker: Asker) -> bool:
         if self._is_free(node, asker[0]):
@@ -248,7 +244,7 @@ class Permissions:
     async def _kind_of(self, node: Node) -> FileSystemSeen:
         device = node.attributes.device
         try:
-            return await by_any_name(node, lambda directory, name: self._metadata.kind_of(directory, name, device))
+            return await self._metadata.kind_of(node.directory, node.name, device)
         except VersionChanged:
             expire(node)
             raise

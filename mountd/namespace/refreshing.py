@@ -25,9 +25,6 @@ from hfs.mountd.namespace.nodes.node import Dentry, Node, expire
 _AT_ONCE = 500
 """Names between two turns of the event loop: some 2 ms."""
 
-_OTHERS_A_NAME = 20
-"""So many other names of a file, which are past their time with it, take as long as one name."""
-
 
 @dataclass(slots=True)
 class Refreshed:
@@ -87,7 +84,6 @@ class Refreshing:
         self, node: Node, refreshed: Refreshed, run_in_thread: Callable[..., Awaitable[Any]]
     ) -> None:
         directories = await self._directories(node)
-        linked: set[Node] = set()
         for directory in directories:
             self._kept.void(directory)
             self._listings.expire(directory)
@@ -95,7 +91,7 @@ class Refreshing:
             expire_answers(directory)
             if directory.id:
                 refreshed.directories.append(directory.id)
-            await self._names_in(directory, refreshed, linked)
+            await self._names_in(directory, refreshed)
         if node.children is None:
             expire(node)
             expire_answers(node)
@@ -139,24 +135,17 @@ class Refreshing:
                     await trio.lowlevel.checkpoint()
         return found
 
-    async def _names_in(self, directory: Node, refreshed: Refreshed, linked: set[Node]) -> None:
-        """`linked`: files of several names that are past their time already, each once whatever leads to it."""
-        work = 0
-        for dentry in list((directory.children or {}).values()):
+    async def _names_in(self, directory: Node, refreshed: Refreshed) -> None:
+        for work, dentry in enumerate(list((directory.children or {}).values()), 1):
             node = dentry.node
             _expire_name(dentry)
             refreshed.count += 1
             if node is None or node.lookups:
                 refreshed.add(directory, [dentry.name])
-            if node is not None and node.children is None and node not in linked:
-                if node.links:
-                    linked.add(node)
-                    work += len(node.links) // _OTHERS_A_NAME
+            if node is not None and node.children is None:
                 expire(node)
                 expire_answers(node)
-            work += 1
-            if work >= _AT_ONCE:
-                work = 0
+            if work % _AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
 

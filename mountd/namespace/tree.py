@@ -18,7 +18,6 @@ from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import (
-    SOME_NAMES,
     Dentry,
     Node,
     expire,
@@ -26,7 +25,6 @@ from hfs.mountd.namespace.nodes.node import (
     is_below,
     is_renumbered,
     recall,
-    same_file,
     same_inode,
     same_version,
 )
@@ -77,7 +75,7 @@ class Tree:
         if before is not None and before.node is not None and not same_version(before.node, node):
             if is_renumbered(before.node.attributes, attributes):
                 self._metrics.add("inodes_renumbered")
-            self._replaced(before.node, node)
+            self._goes_stale(before.node)
         return dentry
 
     def absent(self, directory: Node, name: bytes) -> Dentry:
@@ -85,7 +83,7 @@ class Tree:
         before = self._names.remembered(directory, name)
         dentry = self._names.put(directory, name, None, self.expires_s(self._clock()))
         if before is not None and before.node is not None:
-            self._replaced(before.node, None)
+            self._goes_stale(before.node)
         return dentry
 
     def _node_of(self, directory: Node, name: bytes, attributes: Attributes) -> Node:
@@ -102,13 +100,21 @@ class Tree:
                 return before
             return Node(attributes, None, directory, name)
         version = attributes.version(self._source.source_id)
-        known = self._nodes.of_version(version)
+        known = self._with_version(before, version) if before is not None and before.version is not None else None
         if known is not None:
             known.attributes, known.stale = attributes, False
             return known
         node = Node(attributes, version, directory, name)
         self._nodes.enter(node)
         return node
+
+    def _with_version(self, before: Node, version: Version) -> Node | None:
+        """`before`, or one that had its name earlier, if the source has that version there again."""
+        place = before.parent, before.name
+        for known in [before] if before.version == version else self._nodes.of_version(version):
+            if (known.parent, known.name, known.version) == (*place, version) and not known.retired:
+                return known
+        return None
 
     def _directory_of(self, directory: Node, name: bytes, attributes: Attributes) -> Node:
         """Of a directory that did not have this name a moment ago."""
@@ -126,46 +132,41 @@ class Tree:
         known.see_again(attributes)
         return known
 
-    def _replaced(self, node: Node, new: Node | None) -> None:
-        """A name that led to `node` leads to `new` now, or to nothing."""
-        if node.version is None or node.stale:
-            return
-        if node.has_names and (new is None or new.version is None or not same_file(node.version, new.version)):
-            expire(node)  # it lives on under other names, perhaps as another version: its count of links has changed
-            return
-        self._goes_stale(node)
-
     def distrust(self, version: Version) -> None:
         """Bytes of `version` were of two states: who has its node open goes on, everybody else gets another one."""
-        node = self._nodes.of_version(version)
-        if node is not None and not node.stale:
+        for node in self._nodes.of_version(version):
             expire(node)
             self._goes_stale(node)
 
     def _goes_stale(self, node: Node) -> None:
+        """If it is a file: its name leads elsewhere now, or its bytes are not to be believed."""
+        if node.version is None or node.stale:
+            return
         recall(node)
         node.stale = True
         self._metrics.add("version_changes")
         self._changed(node)
 
     def renew(self, node: Node) -> Node | None:
-        """The names of `node` lead to a new node of the same version from now on (of many some at once, the others when
-        they are looked up); `node` lives on for who has it open.
+        """The name of `node` leads to a new node of the same version from now on; `node` lives on for who has it open.
 
         For a file that is open through the page cache and could be passed through, or the reverse: the kernel allows a
         node one mode. Returns the node that the name leads to, None if its version has gone.
         """
         if node.version is None or node.stale:
             return None
+        parent = node.parent
+        assert parent is not None
         if node.retired:
-            return self._nodes.of_version(node.version)
+            now = self._names.remembered(parent, node.name)
+            return now.node if now is not None and now.node is not None and same_version(now.node, node) else None
+        dentry = node.dentry
         recall(node)
         node.retired = True
         fresh = Node(node.attributes, node.version, node.parent, node.name)
         fresh.expires_s = node.expires_s
-        self._nodes.replace(node.version, fresh)
+        self._nodes.enter(fresh)
         self._nodes.identify_later(fresh)
-        for dentry in node.dentries[:SOME_NAMES]:
-            if dentry.directory is not None:
-                self._names.put(dentry.directory, dentry.name, fresh, dentry.expires_s)
+        if dentry is not None:
+            self._names.put(parent, node.name, fresh, dentry.expires_s)
         return fresh

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.mountd.core.printable import shown_path
 from hfs.mountd.namespace.answers import Answers
-from hfs.mountd.namespace.nodes.links import by_any_name
 from hfs.mountd.namespace.nodes.node import Node, expire
 from hfs.mountd.source import MetadataReader
 
@@ -54,7 +53,7 @@ class Xattrs:
     async def get(self, node: Node, name: bytes) -> bytes:
         """The value of one. Raises SourceError (ENODATA if it is not there, and as the source says)."""
         if name not in _ACLS:
-            return await by_any_name(node, lambda directory, its: self._metadata.xattr(directory, its, name))
+            return await self._metadata.xattr(node.directory, node.name, name)
         if node.without_acl and name == _ACCESS:
             self._answers.suppose(node, name, None, node.expires_s)
         until_s = self._without_acls.get(node.attributes.system)
@@ -72,19 +71,15 @@ class Xattrs:
     async def _acl(self, node: Node, name: bytes, limit_s: float | None) -> bytes | None:
         """None: there is none. Everything else that is not an ACL is an error, and lets nobody in."""
         attributes, asked_s = node.attributes, self._clock()
-
-        async def by_name(directory: bytes, its: bytes) -> bytes | None:
-            try:
-                return await self._metadata.xattr(directory, its, name, of=attributes, limit_s=limit_s)
-            except SourceError as error:
-                if error.errno == errno.EOPNOTSUPP:
-                    if attributes.is_file or attributes.is_directory:  # a link has none on any file system
-                        self._remember(attributes.system, asked_s + self._ttl_s)
-                elif error.errno != errno.ENODATA:
-                    raise
-                return None
-
-        return await by_any_name(node, by_name)
+        try:
+            return await self._metadata.xattr(node.directory, node.name, name, of=attributes, limit_s=limit_s)
+        except SourceError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                if attributes.is_file or attributes.is_directory:  # a link has none on any file system
+                    self._remember(attributes.system, asked_s + self._ttl_s)
+            elif error.errno != errno.ENODATA:
+                raise
+            return None
 
     def _remember(self, system: tuple[str, int], until_s: float) -> None:
         self._without_acls.pop(system, None)
@@ -94,14 +89,12 @@ class Xattrs:
 
     async def names(self, node: Node) -> list[bytes]:
         """The names of all."""
-        return await by_any_name(node, self._metadata.xattrs)
+        return await self._metadata.xattrs(node.directory, node.name)
 
     async def target(self, node: Node) -> bytes:
         """Where a symbolic link leads, as it stands. Raises SourceError(EINVAL) for anything else."""
         return await self._answers.ask(
             node,
             _TARGET,
-            lambda limit_s: by_any_name(
-                node, lambda directory, name: self._metadata.readlink(directory, name, limit_s=limit_s)
-            ),
+            lambda limit_s: self._metadata.readlink(node.directory, node.name, limit_s=limit_s),
         )

@@ -303,7 +303,7 @@ static PyMethodDef methods[] = {
     {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
     {"look", fastpath_look, METH_VARARGS,
      "look(directory_fd, names, device) -> (seen, plain, seconds, nanoseconds): a struct seen (see seen.h) for each of these "
-     "names, no symlink is followed; a byte for each, 1 for a regular file with one name on this device; the newest ctime of "
+     "names, no symlink is followed; a byte for each, 1 for a regular file on this device; the newest ctime of "
      "those."},
     {NULL, NULL, 0, NULL},
 };

@@ -37,9 +37,9 @@ struct newest {
     uint32_t part;
 };
 
-/* A regular file with one name on this device. */
+/* A regular file on this device. */
 static int is_plain(const struct seen *seen, uint64_t device, struct newest *newest) {
-    if (seen->error || !S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != device) return 0;
+    if (seen->error || !S_ISREG(seen->mode) || seen->device != device) return 0;
     if (seen->seconds[2] > newest->seconds || (seen->seconds[2] == newest->seconds && seen->parts[2] > newest->part))
         *newest = (struct newest){seen->seconds[2], seen->parts[2]};
     return 1;

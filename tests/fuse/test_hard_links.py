@@ -8,7 +8,7 @@ import pytest
 
 from hfs.client.client import Client
 from tests.fuse.harness import HfsMount
-from tests.fuse.injection import injected, setting
+from tests.fuse.injection import SETTLED, injected, setting
 from tests.fuse.modes import warm
 from tests.fuse.users import NOBODY, needs_root
 from tests.support.pattern import check, pattern, write_pattern
@@ -48,6 +48,30 @@ def test_a_file_is_read_on_by_its_other_name(tmp_path: Path, hfs_mount: HfsMount
         assert os.pread(file.fileno(), 1000, SIZE - 1000) == pattern(7, SIZE - 1000, 1000)
     check(7, 0, (hfs.path / "b").read_bytes())
     assert hfs.status()["version_changes"] == 0
+
+
+def test_files_that_are_linked_from_another_tree_are_small_files_like_all_others(
+    tmp_path: Path, hfs_mount: HfsMount
+) -> None:
+    """As in environments and snapshots that are made of links: the data plane has both names of each, and the source
+    gives its bytes once."""
+    source = tmp_path / "source"
+    sizes = {f"f{number:03}": 1000 + number for number in range(200)}
+    for folder in ("first", "second"):
+        (source / folder).mkdir(parents=True)
+    for number, (name, size) in enumerate(sizes.items(), 1):
+        write_pattern(source / "first" / name, number, size)
+        os.link(source / "first" / name, source / "second" / name)
+    hfs = hfs_mount(source, env=SETTLED)
+    for folder in ("first", "second"):
+        for number, (name, size) in enumerate(sizes.items(), 1):
+            assert (hfs.path / folder / name).read_bytes() == pattern(number, 0, size)
+    once = sum(sizes.values())
+    # The first file of a directory may be read before the data plane has the directory.
+    assert once <= hfs.source_bytes() <= once + 2 * max(sizes.values())
+    assert hfs.status()["leaves"]["known"] > len(sizes)
+    for name in sizes:
+        assert os.stat(hfs.path / "first" / name).st_ino == os.stat(hfs.path / "second" / name).st_ino
 
 
 @needs_root

@@ -143,7 +143,7 @@ class Model:
             found = Attributes.of(os.lstat(self.path(place)))
         except FileNotFoundError:
             return None
-        return found if stat.S_ISREG(found.mode) and found.nlink == 1 else None
+        return found if stat.S_ISREG(found.mode) else None
 
     def by_id(self, node_id: int) -> Slot | None:
         return next((slot for slot in self.slots.values() if slot.node_id == node_id), None)

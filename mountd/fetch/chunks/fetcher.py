@@ -25,7 +25,7 @@ from hfs.mountd.fetch.chunks.held import ChunkKey, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PagePusher, Push
 from hfs.mountd.fetch.chunks.turns import FetchTurns
-from hfs.mountd.namespace import Node, by_any_name
+from hfs.mountd.namespace import Node
 from hfs.mountd.peers import PeerAnswer
 from hfs.mountd.source import Source
 from hfs.policies.cache.holes import is_sparse
@@ -267,9 +267,7 @@ class Fetcher:
         return into
 
     async def _read(self, node: Node, version: Version, extent: Extent, into: memoryview, *, urgent: bool) -> None:
-        await by_any_name(
-            node, lambda directory, name: self._source.files.read(directory, name, version, extent, into, urgent=urgent)
-        )
+        await self._source.files.read(node.directory, node.name, version, extent, into, urgent=urgent)
 
     def _stage(self, key: ChunkKey, file: StagedFile, data: memoryview, *, sparse: bool = False) -> bool:
         """Put a chunk to staging, and answer it from memory until it can be read from there. False: not taken."""

@@ -1,8 +1,7 @@
 """What holds a node: the kernel's lookup counts, open handles, and work under way.
 
-A node that is held keeps its id. Once nothing holds it, it goes with all its names. Without an id stay a directory that
-still has names below it, for the paths of those, and a file with many hard links: its names go one by one, as others
-that the kernel does not hold, and it goes with the last of them. Event loop only.
+A node that is held keeps its id. Once nothing holds it, it goes with its name. A directory that still has names below
+stays without an id, for the paths of those. Event loop only.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ class NodeHolds:
         if node.is_held:
             return
         node.pushed = False
-        if node.children or node.has_many_names:  # it goes when they have gone
+        if node.children:  # it goes when they have gone
             self._nodes.take_id(node)
             return
         self._nodes.let_go(node)
-        for dentry in node.dentries:
-            self._names.drop(dentry)
+        if node.dentry is not None:
+            self._names.drop(node.dentry)

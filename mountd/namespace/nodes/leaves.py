@@ -1,4 +1,4 @@
-"""Leaves: regular files with one name of which there is no node here. The data plane has them (`kernel.leaves`).
+"""Leaves: regular files of which there is no node here. The data plane has them (`kernel.leaves`).
 
 Most files of a data set are looked up or listed with their attributes and never opened, or opened much later; a node of
 each would cost a kilobyte and 40 us of the event loop. A name is a node's or a leaf's, never both: whoever needs the
@@ -185,11 +185,7 @@ class Leaves:
         node.without_acl = has_no_acl(leaf.seen)
         if leaf.look_ups:
             self._nodes.adopt(node, leaf.node_id)
-        other = self._nodes.of_version(version)
-        if other is None:
-            self._nodes.enter(node)
-        else:
-            node.retired = True  # it had another name a moment ago: the source is asked, and the name gets that node
+        self._nodes.enter(node)
         if self._is_rewritten(attributes):  # since it was seen: what has this id is of the state before
             node.expires_s = -math.inf
         if leaf.look_ups:

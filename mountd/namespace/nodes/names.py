@@ -1,8 +1,7 @@
 """The names that are remembered: what each leads to, and which of them are let go.
 
-A file may have several names (hard links), so a node has a first name, which its path is made of, and a list of others
-where there are any. Every name is entered and taken out here and nowhere else, which keeps both sides equal: a dentry
-leads to a node exactly if the node lists it. A directory has one name: found under another it has been renamed.
+A node has one name, which its path is made of; a directory that is found under another has been renamed. Every name is
+entered and taken out here and nowhere else.
 
 Names that the kernel does not hold are bounded in number, as a clock does it: all names stand in a ring; each new one
 beyond the bound looks at a few of the oldest and drops those that nobody has asked for since the hand came by last. So
@@ -89,10 +88,6 @@ class Names:
         dentry = self.remembered(directory, name)
         if dentry is None or dentry.expires_s <= self._clock():
             return None
-        if dentry.node is not None and dentry.node.stale:
-            return None  # a hard link: its file was found changed under another name
-        if dentry.node is not None and dentry.node.retired:
-            return None  # a hard link again: its other name was given the new node
         dentry.used = True
         return dentry
 
@@ -145,13 +140,13 @@ class Names:
         dentry = directory.children[name] = Dentry(node, expires_s, directory, name)
         self._ring.append(dentry)
         if node is not None:
-            self._attach(node, dentry)
+            self._name(node, directory, name)
         if before is None:
             self._count += 1
         else:
             before.directory = None
             if before.node is not None:
-                self._detach(before.node, before)
+                self._tell_unused(before.node)
         self._bound()
         return dentry
 
@@ -166,35 +161,20 @@ class Names:
             self._leaves.disown(directory, dentry.name)
         self._count -= 1
         if dentry.node is not None:
-            self._detach(dentry.node, dentry)
+            self._tell_unused(dentry.node)
         self._tell_unused(directory)
 
-    def _attach(self, node: Node, dentry: Dentry) -> None:
-        """`dentry` leads to `node` now."""
-        if node.parent is dentry.directory and node.name == dentry.name:
+    def _name(self, node: Node, directory: Node, name: bytes) -> None:
+        """`name` leads to `node` now. A node that has lost its name keeps the place of it: its path is made of that."""
+        before = node.dentry
+        if node.parent is directory and node.name == name:
             return
-        first = node.first_dentry
-        if first is not None and node.children is None:
-            node.links = {} if node.links is None else node.links
-            node.links[dentry] = None
-            return
-        node.parent, node.name = dentry.directory, dentry.name
-        if first is not None:
-            self.drop(first)  # a directory that was renamed
-
-    def _detach(self, node: Node, dentry: Dentry) -> None:
-        """`dentry` no longer leads to `node`, which keeps the place of its last name: its path is made of it."""
-        if node.links is not None:
-            if dentry in node.links:
-                del node.links[dentry]
-            else:  # the first one
-                first, _ = node.links.popitem()
-                node.parent, node.name = first.directory, first.name
-            node.links = node.links or None
-        self._tell_unused(node)
+        node.parent, node.name = directory, name
+        if before is not None:
+            self.drop(before)  # a directory that was renamed
 
     def _tell_unused(self, node: Node) -> None:
-        if not (node.is_held or node.children or node.has_names):
+        if not (node.is_held or node.children or node.dentry is not None):
             self._unused(node)
 
     # -- letting go ---------------------------------------------------------------------------------------------------

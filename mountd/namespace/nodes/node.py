@@ -1,23 +1,20 @@
 """Nodes and dentries: what is remembered of one inode and of one name.
 
 Plain records, written in this room only; others read them, and keep what they know of a node in tables of their own. A
-million of them may exist: slots, no back-references but the parent, which every path is made from, and the other names
-of hard links.
+million of them may exist: slots, no back-references but the parent, which every path is made from. A node has one name:
+each hard link of a file is a node of its own, with a page cache of its own, of the same version and shown with the same
+inode number; what is staged of that version is there for all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from itertools import islice
 from typing import Any
 
 from hfs.mountd.cache import Delegation
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.version import Version
-
-SOME_NAMES = 8
-"""Of a file that has more: so many are asked for, or asked of, in one step. A file may have 65 000, and more."""
 
 
 class Node:
@@ -34,7 +31,6 @@ class Node:
         "holds",
         "id",
         "lent",
-        "links",
         "lookups",
         "name",
         "own_opens",
@@ -55,9 +51,6 @@ class Node:
         """None unless a regular file."""
         self.parent = parent
         self.name = name
-        self.links: dict[Dentry, None] | None = None
-        """The other names that lead here, besides `name` in `parent`, oldest first; None if none is known. Kept by
-        `Names`."""
         self.expires_s = 0.0
         """trio time until which the attributes need not be asked for again."""
         self.lookups = 0
@@ -111,43 +104,15 @@ class Node:
         return self.lookups > 0 or self.opens > 0 or self.holds > 0
 
     @property
-    def places(self) -> list[tuple[Node, bytes]]:
-        """The directory and name of some of its names; of a file that has lost all, where it was seen last."""
-        first = [(self.parent, self.name)] if self.parent is not None else []
-        others = islice(reversed(self.links or {}), SOME_NAMES - 1)
-        return first + [(dentry.directory, dentry.name) for dentry in others if dentry.directory is not None]
-
-    @property
-    def first_dentry(self) -> Dentry | None:
-        """Of the name that its path is made of; None if that is not remembered."""
+    def dentry(self) -> Dentry | None:
+        """Of its name; None if that is not remembered, or leads elsewhere."""
         siblings = self.parent.children if self.parent is not None else None
         dentry = siblings.get(self.name) if siblings is not None else None
         return dentry if dentry is not None and dentry.node is self else None
 
     @property
-    def has_names(self) -> bool:
-        """Whether any name leads here."""
-        return self.links is not None or self.first_dentry is not None
-
-    @property
-    def has_many_names(self) -> bool:
-        """More than are looked at in one step."""
-        return self.links is not None and len(self.links) >= SOME_NAMES
-
-    @property
-    def dentries(self) -> list[Dentry]:
-        """All names that lead here, the first one first, and then the newest."""
-        first = self.first_dentry
-        return ([first] if first is not None else []) + list(reversed(self.links or {}))
-
-    @property
-    def paths(self) -> list[bytes]:
-        """Of its `places`, relative to the source."""
-        return [b"/".join(filter(None, (directory.path, name))) for directory, name in self.places]
-
-    @property
     def path(self) -> bytes:
-        """Where it was last seen, relative to the source; empty for the root. The first name of several."""
+        """Where it was last seen, relative to the source; empty for the root."""
         parts: list[bytes] = []
         node: Node | None = self
         while node is not None and node.name:
@@ -182,8 +147,8 @@ def expire(node: Node) -> None:
     source has refused."""
     recall(node)
     node.expires_s = -math.inf
-    for dentry in node.dentries:
-        dentry.expires_s = -math.inf
+    if node.dentry is not None:
+        node.dentry.expires_s = -math.inf
 
 
 def recall(node: Node) -> None:
@@ -223,11 +188,6 @@ def same_inode(one: Attributes, other: Attributes) -> bool:
 def same_version(one: Node, other: Node) -> bool:
     """One node, or two of one version: then they differ in I/O mode only."""
     return one is other or (one.version is not None and one.version == other.version)
-
-
-def same_file(one: Version, other: Version) -> bool:
-    """Whether these are versions of one file."""
-    return (one.source_id, one.inode) == (other.source_id, other.inode)
 
 
 def is_renumbered(one: Attributes, other: Attributes) -> bool:

@@ -43,6 +43,8 @@ class NodeTable:
         self._gone = gone
         self._by_id: dict[int, Node] = {}
         self._by_version: dict[Version, Node] = {}
+        self._others: dict[Version, dict[Node, None]] = {}
+        """More of one version: other names of the file, and a node whose name another one has now."""
         self._directories: dict[tuple[str, int, int], Node] = {}
         first_id = _FIRST_OWN_ID + (journal.generation << _GENERATION_BITS)
         self.first_leaf_id = first_id + (1 << _GENERATION_BITS - 1)
@@ -76,9 +78,10 @@ class NodeTable:
         """The regular files that the kernel knows."""
         return (node for node in self._by_id.values() if node.version is not None)
 
-    def of_version(self, version: Version) -> Node | None:
-        """The node that the names of this version lead to."""
-        return self._by_version.get(version)
+    def of_version(self, version: Version) -> list[Node]:
+        """All nodes of it: one for each name of the file that is remembered, and those that have lost theirs."""
+        first = self._by_version.get(version)
+        return [first, *self._others.get(version, ())] if first is not None else []
 
     def directory_at(self, attributes: Attributes) -> Node | None:
         """The directory that has these attributes' place."""
@@ -87,15 +90,12 @@ class NodeTable:
     # -- entering -----------------------------------------------------------------------------------------------------
 
     def enter(self, node: Node) -> None:
-        """`node` is what its version, or its place, is found by, unless another one is."""
+        """`node` is one of those of its version; or what its place is found by, unless another one is."""
         if node.version is not None:
-            self._by_version.setdefault(node.version, node)
+            if self._by_version.setdefault(node.version, node) is not node:
+                self._others.setdefault(node.version, {})[node] = None
         elif node.children is not None:
             self._directories.setdefault(place_of(node.attributes), node)
-
-    def replace(self, version: Version, node: Node) -> None:
-        """`version` is found as `node` from now on."""
-        self._by_version[version] = node
 
     def identify_later(self, node: Node) -> None:
         """`node`, which takes another's place, gets an id above all that were given out before."""
@@ -141,12 +141,23 @@ class NodeTable:
     def let_go(self, node: Node) -> None:
         """Nothing holds `node` any more, and no name leads to it, or none will."""
         self.take_id(node)
-        if node.version is not None and self._by_version.get(node.version) is node:
-            del self._by_version[node.version]
+        if node.version is not None:
+            self._leave_version(node, node.version)
         if node.children is not None and self.directory_at(node.attributes) is node:
             del self._directories[place_of(node.attributes)]
         for tell in self._gone:
             tell(node)
+
+    def _leave_version(self, node: Node, version: Version) -> None:
+        others = self._others.get(version, {})
+        if self._by_version.get(version) is not node:
+            others.pop(node, None)
+        elif others:
+            self._by_version[version], _ = others.popitem()
+        else:
+            del self._by_version[version]
+        if not others:
+            self._others.pop(version, None)
 
     # -- the journal --------------------------------------------------------------------------------------------------
 
@@ -171,6 +182,5 @@ class NodeTable:
 
     def doubt(self, version: Version, *, doubted: bool) -> None:
         """Whether what was read of `version` may be wrong."""
-        node = self._by_version.get(version)
-        if node is not None:
+        for node in self.of_version(version):
             self._journal.nodes.doubt(node.id, doubted=doubted)

@@ -1,5 +1,5 @@
-/* Leaves: regular files with one name that Python has no node of. Their names and attributes lie here and nowhere else, in
- * memory that the next daemon attaches (slots.c).
+/* Leaves: regular files that Python has no node of, each hard link one by itself. Their names and attributes lie here and
+ * nowhere else, in memory that the next daemon attaches (slots.c).
  *
  * A leaf is found by its directory and name, and by its id, which says in which shard it lies. Whoever answers from one
  * has the shard's lock for reading, so a leaf that was taken out is one that nobody answers from any more. The look-ups

@@ -1,7 +1,7 @@
 /* One small file of the source, in a directory that is held open: looked at, or read whole.
  *
  * All bytes are of one version, which is looked at before and after. Whatever is not an ordinary file that nobody has
- * changed of late is Python's: links, several names, another file system, a young ctime. A large one is only looked at. A part of the
+ * changed of late is Python's: links, another file system, a young ctime. A large one is only looked at. A part of the
  * pipeline, see fetch.h. Waits for the source as long as that takes; writes nothing there.
  */
 #include "fetch.h"
@@ -56,7 +56,7 @@ void source_distrusts(uint64_t inode) {
 
 static int is_ordinary(const struct lent *lent, const struct seen *seen) {
     const int64_t second = 1000000000, *seconds = seen->seconds;
-    if (!S_ISREG(seen->mode) || seen->nlink != 1 || seen->device != lent->device) return 0;
+    if (!S_ISREG(seen->mode) || seen->device != lent->device) return 0;
     if (__atomic_load_n(&distrusts_all, __ATOMIC_ACQUIRE) || (table_count(&distrusted) && table_has(&distrusted, seen->inode))) return 0;
     if (seconds[2] < 0 || seconds[2] > INT64_MAX / second - 1) return 0;
     if (seconds[1] < INT64_MIN / second + 1 || seconds[1] > INT64_MAX / second - 1) return 0;

@@ -197,21 +197,40 @@ async def test_a_source_that_has_not_answered_is_not_asked_again_for_each_name()
     assert await namespace.lookups.resolve(b"d/0") is not nodes[0]
 
 
-async def test_a_file_found_changed_under_one_name_is_asked_for_under_its_others() -> None:
-    source = FakeSource()
-    source.file(b"a", 11, 5)
-    source.file(b"b", 11, 5)
-    namespace, _ = await made(source)
-    await looked_up(namespace, b"a")
-    await trio.sleep(5)
-    old = await looked_up(namespace, b"b")
-    for name in (b"a", b"b"):
-        source.file(name, 11, 5, time_ns=2)
-    await trio.sleep(6)
-    new = await looked_up(namespace, b"a")
+async def test_each_name_of_a_file_is_a_node_of_its_own_with_the_inode_number_of_the_file() -> None:
+    """One of them changes, or goes: the others are what they are."""
+    source, changed = FakeSource(), []
+    for name in (b"a", b"b", b"c"):
+        source.file(name, 11, 5)
+    namespace, _ = await made(source, changed=changed.append)
+    a, b, c = [await looked_up(namespace, name) for name in (b"a", b"b", b"c")]
+    assert len({a.id, b.id, c.id}) == 3
+    assert {namespace.nodes.shown_inode(node) for node in (a, b, c)} == {11}
+    assert a.version is not None
+    assert namespace.nodes.of_version(a.version) == [a, b, c]
+    del source.tree[b"a"]
+    source.file(b"b", 12, 5, time_ns=2)
+    await trio.sleep(11)
     with pytest.raises(VersionChanged):
-        await namespace.freshness.fresh(old)
-    assert await namespace.lookups.resolve(b"b") is new
+        await namespace.freshness.fresh(a)
+    assert await namespace.lookups.resolve(b"b") is not b
+    await namespace.freshness.fresh(c)
+    assert (await namespace.lookups.resolve(b"c"), changed) == (c, [a, b])
+
+
+async def test_bytes_of_two_states_are_believed_under_no_name() -> None:
+    source, changed = FakeSource(), []
+    for name in (b"a", b"b", b"c"):
+        source.file(name, 11, 5)
+    namespace, _ = await made(source, changed=changed.append)
+    nodes = [await looked_up(namespace, name) for name in (b"a", b"b", b"c")]
+    namespace.holds.forget(nodes[0].id, 1)
+    assert nodes[1].version is not None
+    namespace.tree.distrust(nodes[1].version)
+    assert sorted(node.path for node in changed) == [b"b", b"c"]
+    for node in nodes[1:]:
+        assert node.stale
+        assert namespace.names.known_nowait(namespace.root, node.name) is None, "the source is asked"
 
 
 async def test_an_open_trusts_the_look_up_just_before_it() -> None:

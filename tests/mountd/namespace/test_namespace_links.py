@@ -1,4 +1,4 @@
-"""A node may have many names: random links, renames, removals and rewrites at the source, and random look-ups, forgets,
+"""Names and nodes: random links, renames, removals and rewrites at the source, and random look-ups, forgets,
 opens and sweeps of the daemon, held against what the source has shown."""
 
 from __future__ import annotations
@@ -14,34 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.errors import HfsError, VersionChanged
+from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.names import Names
-from hfs.mountd.namespace.nodes.node import SOME_NAMES, Dentry, Node, expire
+from hfs.mountd.namespace.nodes.node import Dentry, Node, expire
 from tests.support.fake_leaves import no_leaves
 from tests.support.fake_source import ID, FakeSource
 from tests.support.small_namespace import looked_up, made
 
 TOP = [b"a", b"b", b"c", b"d", b"e"]
 PATHS = [*TOP, *(b"%s/%s" % (directory, name) for directory in (b"d", b"e", b"moved") for name in (b"a", b"f", b"g"))]
-
-
-async def test_a_file_lives_on_under_its_other_name() -> None:
-    """Its first name was moved out of SOURCE with its directory: that changes no time of the file."""
-    source, changed = FakeSource(), []
-    source.directory(b"d", 20)
-    source.file(b"d/a", 11, 5)
-    source.file(b"b", 11, 5)
-    namespace, _ = await made(source, changed=changed.append)
-    node = await looked_up(namespace, b"d/a")
-    assert await looked_up(namespace, b"b") is node
-    del source.tree[b"d"], source.tree[b"d/a"]
-    await trio.sleep(11)
-    await namespace.freshness.fresh(node)
-    assert (node.path, changed) == (b"b", [])
-    with pytest.raises(HfsError):
-        await namespace.lookups.resolve(b"d/a")
 
 
 async def test_a_directory_mounted_below_itself_is_a_directory_of_its_own() -> None:
@@ -292,21 +275,20 @@ class Daemon:
         for directory, name, dentry in names:
             assert (dentry.directory, dentry.name) == (directory, name)
             if dentry.node is not None:
-                assert dentry in dentry.node.dentries
-        for node in {dentry.node for _, _, dentry in names if dentry.node is not None}:
-            places = [(d.directory, d.name) for d in node.dentries]
-            assert places[:SOME_NAMES] == node.places
-            assert len(set(places)) == len(places)
-            assert all(d.node is node for d in node.dentries)
+                assert dentry.node.dentry is dentry
+                assert (dentry.node.parent, dentry.node.name) == (directory, name)
         for node, number in self.ids.items():
             assert namespace.nodes.node(number) is node
         for node in namespace.nodes.known():
             assert namespace.nodes.node(node.id) is node
-        for version, node in namespace.nodes._by_version.items():
-            assert node.version == version
-            assert node.is_held or node.dentries
+        for version in namespace.nodes._by_version:
+            nodes = namespace.nodes.of_version(version)
+            assert len(set(nodes)) == len(nodes)
+            assert {node.version for node in nodes} == {version}
+            assert all(node.is_held or node.dentry for node in nodes)
+        assert namespace.nodes._others.keys() <= namespace.nodes._by_version.keys()
         for directory in namespace.nodes._directories.values():
-            assert directory.is_held or directory.children or directory.dentries
+            assert directory.is_held or directory.children or directory.dentry
 
 
 def _names(directory: Node) -> Iterator[tuple[Node, bytes, Dentry]]:
@@ -384,14 +366,14 @@ async def _step(daemon: Daemon, step: str, first: int, second: int, flag: bool) 
 
 
 async def _open(daemon: Daemon, node: Node) -> None:
-    """As an open does: refused only if the version has gone under all the names that it had."""
-    tree = daemon.world.source.tree
-    names, judged = node.paths, not (node.stale or node.retired)
+    """As an open does: refused only if the version has gone from its name."""
+    tree, name = daemon.world.source.tree, node.path
+    judged = node.dentry is not None and not (node.stale or node.retired)
     try:
         await daemon.namespace.freshness.fresh(node)
     except VersionChanged:
-        lives = [name for name in names if name in tree and _what(tree[name]) == node.version]
-        assert not (judged and lives), lives
+        lives = name in tree and _what(tree[name]) == node.version
+        assert not (judged and lives), name
         return
     daemon.namespace.holds.opened(node)
     daemon.opens.append(node)
@@ -411,7 +393,8 @@ async def _end(daemon: Daemon) -> None:
         await namespace.names.sweep()
     if daemon.ttl_s < math.inf:
         assert (list(namespace.nodes.known()), len(namespace.names)) == ([namespace.root], 0)
-        assert (namespace.nodes._by_version, list(namespace.nodes._directories.values())) == ({}, [namespace.root])
+        assert (namespace.nodes._by_version, namespace.nodes._others) == ({}, {})
+        assert list(namespace.nodes._directories.values()) == [namespace.root]
 
 
 CHANGES = ("link", "unlink", "rename", "create", "rewrite", "move", "take out")
