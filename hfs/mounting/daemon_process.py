@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.loading import undump
 from hfs.mountd.core.errors import ConfigError, HfsError
+from hfs.mountd.supervisor.daemons import received
 from hfs.mountd.wire.handover import Handover, descriptors_of, handed_over
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def _receive() -> tuple[bytes, list[int]]:
     if not stat.S_ISSOCK(os.fstat(0).st_mode):
         return sys.stdin.buffer.read(), []
     with socket.socket(fileno=os.dup(0)) as connection:
-        data, descriptors, _, _ = socket.recv_fds(connection, 65536, 16, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors = received(connection, 65536, 16)
         try:
             while part := connection.recv(65536):
                 data += part

@@ -21,6 +21,7 @@ from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, MountError
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.supervisor.connection import device_of, why_none
+from hfs.mountd.supervisor.daemons import received
 from hfs.mounting import mountinfo
 
 _NAME = re.compile(r"/dev/fd/([0-9]+)")
@@ -141,7 +142,7 @@ def _received(path: str) -> GivenMount:
             uid = socket_peer(giver).uid
             if uid not in {0, os.geteuid()}:
                 raise MountError(f"MOUNTPOINT {path}: a process of user {uid} listens there, not root's; not trusted")
-            data, descriptors, _, _ = socket.recv_fds(giver, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            data, descriptors = received(giver, _MESSAGE_BYTES, 1)
             record = json.loads(data or b"{}")
         except ValueError:
             record, descriptors = {}, []

@@ -25,6 +25,7 @@ from hfs.mountd.core import socket_places
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.supervisor.daemons import received
 from hfs.mounting import mountinfo, processes
 
 _ANSWER_S = 5.0
@@ -311,9 +312,8 @@ def _answer(
     data = bytearray()
     while len(data) <= _ANSWER_BYTES:
         connection.settimeout(_left_s(until_s))
-        part, more, _, _ = socket.recv_fds(connection, 65536, 0 if descriptors is None else _DESCRIPTORS)
-        for descriptor in more:  # no command is to have them: its reads would wait for ever where nobody goes on
-            os.set_inheritable(descriptor, False)
+        # No command is to have them: its reads would wait for ever where nobody goes on.
+        part, more = received(connection, 65536, 0 if descriptors is None else _DESCRIPTORS)
         if descriptors is not None:
             descriptors += more
         if not part:

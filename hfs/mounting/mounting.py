@@ -214,11 +214,10 @@ def _answer(process: subprocess.Popen[bytes], handed_over: bytes, limit_s: float
     """The daemon's one line; None if it ended without. Raises MountError after `limit_s`."""
     assert process.stdin is not None
     assert process.stdout is not None
-    try:
+    with contextlib.suppress(BrokenPipeError):  # it has ended, and may have said why
         process.stdin.write(handed_over)
+    with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    except BrokenPipeError:
-        return None
     deadline = time.monotonic() + limit_s
     line = b""
     with selectors.DefaultSelector() as selector:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hfs.mountd.core.errors import MountError
+from hfs.mountd.supervisor.daemons import received
 
 PROBE_S = 10.0
 """A busy metadata server answers a stat within a second or two; ten without an answer is no answer."""
@@ -104,7 +105,7 @@ def opened(path: str, limit_s: float) -> int:
         if output or code:
             _, _, number = output.decode().partition(" ")
             raise OSError(int(number or 5), os.strerror(int(number or 5)), path)
-        _, (descriptor, *_), _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+        _, (descriptor,) = received(ours, 1, 1, socket.MSG_DONTWAIT)
     return descriptor
 
 

@@ -24,6 +24,7 @@ import socket
 
 from hfs.mountd.core.errors import MountError
 from hfs.mountd.supervisor import overlay
+from hfs.mountd.supervisor.daemons import received
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mountd.supervisor.generations import Generations
 from hfs.mountd.supervisor.overlay import MNT_DETACH, MS_BIND, MS_REC, MS_SLAVE, UMOUNT_NOFOLLOW, Layers, checked, libc
@@ -112,7 +113,7 @@ class View:
         """In the parent, once, when the child has been started or has failed: why it has no such view; None: it has."""
         self._told.close()
         with self._faults:
-            said, descriptors, _, _ = socket.recv_fds(self._faults, 16, 2, socket.MSG_CMSG_CLOEXEC)
+            said, descriptors = received(self._faults, 16, 2)
         self.namespaces = [(each, kind) for each, (_, kind) in zip(descriptors, self._kinds, strict=False)]
         if not said:
             return None

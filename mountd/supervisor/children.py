@@ -2,7 +2,8 @@
 
 A daemon has ended when its process has. One whose descriptors are all closed is as good as ended, and so is one that
 has not gone a moment after it was killed: a thread of it waits in the kernel, not to be killed, perhaps for an answer
-that only the next daemon can give. It is waited for later.
+that only the next daemon can give. It is waited for later. But one whose threads only wait for a processor goes by
+itself, and nothing is begun before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,8 @@ _LINGER_S = 0.2
 """Between the end of all that a process has open and its own: more, and a thread of it waits in the kernel."""
 _KILLED_S = 1.0
 """The same after SIGKILL: to give back some GiB of memory takes some tenths of a second."""
+_BUSY_S = 10.0
+"""However busy the machine is."""
 _END_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>
 
@@ -62,7 +66,7 @@ class Children:
         said = daemon.hear()
         if said is None:
             self._loop.ignore(daemon.output)
-            self._loop.after(_LINGER_S, lambda: self._let_go(daemon))
+            self._let_go_in(_LINGER_S, daemon)
             self.look()
             return
         for record in said:
@@ -80,7 +84,7 @@ class Children:
         if why and not daemon.said:
             daemon.said = {"error": why}
         daemon.signal(signal.SIGKILL)
-        self._loop.after(_KILLED_S, lambda: self._let_go(daemon))
+        self._let_go_in(_KILLED_S, daemon)
 
     def lingers(self, daemon: Daemon | None = None) -> bool:
         """Whether it has ended but for a thread in the kernel; None: any of those that were before."""
@@ -92,13 +96,21 @@ class Children:
         daemon.end(_END_S)
         self._forget(daemon)
 
-    def _let_go(self, daemon: Daemon) -> None:
+    def _let_go_in(self, seconds: float, daemon: Daemon) -> None:
+        until_s = time.monotonic() + seconds + _BUSY_S
+        self._loop.after(seconds, lambda: self._let_go(daemon, until_s))
+
+    def _let_go(self, daemon: Daemon, until_s: float = 0.0) -> None:
+        """It has ended, or is taken for ended; but until then only if a thread of it waits in the kernel."""
         if daemon in self._lingering and daemon.has_ended():
             self._lingering.remove(daemon)
         if daemon not in self._all:
             return
         if not daemon.has_ended():
             daemon.signal(signal.SIGKILL)
+            if time.monotonic() < until_s and daemon.is_running():
+                self._loop.after(_LINGER_S, lambda: self._let_go(daemon, until_s))
+                return
             self._lingering.append(daemon)
         daemon.hear()  # its last words
         self._forget(daemon)

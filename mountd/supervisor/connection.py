@@ -6,7 +6,6 @@ libfuse's own does. Once made, the descriptor is the mount: when its last holder
 
 from __future__ import annotations
 
-import array
 import contextlib
 import ctypes
 import errno
@@ -18,6 +17,7 @@ import struct
 import subprocess
 import time
 
+from hfs.mountd.supervisor.daemons import received
 from hfs.mountd.supervisor.overlay import MNT_DETACH, MNT_FORCE, libc, take_away, unmounted
 from hfs.mountd.supervisor.table import device_at, places_of
 
@@ -212,16 +212,12 @@ def _fusermount(mountpoint: str, source: str, *, allow_other: bool, noexec: bool
             said = done.stderr.decode(errors="backslashreplace").strip()
             raise MountRefused(f"{mountpoint}: {said or 'fusermount3 failed'}")
         ours.setblocking(False)  # it has ended: what it sent is there
-        room = array.array("i", [-1])
+        descriptors: list[int] = []
         with contextlib.suppress(BlockingIOError):
-            _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(room.itemsize))
-            for level, kind, data in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    room = array.array("i", data[: room.itemsize])
-        if room[0] < 0:
+            _, descriptors = received(ours, 1, 1)
+        if not descriptors:
             raise MountRefused(f"{mountpoint}: fusermount3 sent no descriptor")
-        os.set_inheritable(room[0], False)
-        return room[0]
+        return descriptors[0]
 
 
 _FUSE_DEVICE = (10, 229)  # MISC_MAJOR and FUSE_MINOR, <linux/miscdevice.h>

@@ -12,6 +12,7 @@ What a daemon says comes on its stdout, one JSON object a line:
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import math
@@ -52,6 +53,18 @@ def field(record: Mapping[str, Any], name: str, kind: type[Kind], default: Kind 
         raise Malformed(f"{name} is no {kind.__name__}")
     assert isinstance(value, kind)
     return value
+
+
+def received(connection: socket.socket, most_bytes: int, most: int, flags: int = 0) -> tuple[bytes, list[int]]:
+    """A message, and the descriptors that come with it, `most` of them: no program that we start has them. (Those of
+    `socket.recv_fds` it has, up to Python 3.11, which drops the flags that it is given.) Raises OSError."""
+    numbers = array.array("i")
+    room = socket.CMSG_LEN(most * numbers.itemsize)
+    data, ancillary, _, _ = connection.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC | flags)
+    for level, kind, part in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            numbers.frombytes(part[: len(part) - len(part) % numbers.itemsize])
+    return data, list(numbers)
 
 
 class Program(NamedTuple):
@@ -186,6 +199,15 @@ class Daemon:
         if pid:
             self.exit_code = os.waitstatus_to_exitcode(status)
         return bool(pid)
+
+    def is_running(self) -> bool:
+        """Whether it goes on, or would on another processor: none of its threads waits for something else."""
+        found = set()
+        with contextlib.suppress(OSError):  # it has just ended, or a thread of it
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                with open(f"/proc/{self.pid}/task/{thread}/stat", "rb") as file:
+                    found.add(file.read().rpartition(b") ")[2][:1])
+        return found <= {b"R", b"Z", b"X"}
 
     def signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""

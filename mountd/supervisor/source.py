@@ -11,6 +11,8 @@ import os
 import socket
 from typing import NamedTuple
 
+from hfs.mountd.supervisor.daemons import received
+
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -37,7 +39,7 @@ def open_source(path: str, as_user: str | None) -> OpenSource:
             child = os.fork()
             if child == 0:
                 _answer(theirs, path, as_user)
-        data, descriptors, _, _ = socket.recv_fds(ours, 256, 1, socket.MSG_CMSG_CLOEXEC)
+        data, descriptors = received(ours, 256, 1)
     os.waitpid(child, 0)
     what, *numbers = data.decode().split() or ["lost"]
     if what == "open":

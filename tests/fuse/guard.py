@@ -1,14 +1,17 @@
-"""A process beside a test that ends what the test has started if the test hangs.
+"""A process beside a test that ends what the test has started if the test hangs, or its runner is killed.
 
 A read of a mount whose daemon hangs cannot be interrupted, not even by the time limit of the test runner, and a page
-fault of a mapped file holds the interpreter as well. It ends with an error as soon as the daemon is dead. Started by
-tests/fuse/conftest.py around each test; its standard input is one line of JSON, then nothing until the test is over.
+fault of a mapped file holds the interpreter as well. It ends with an error as soon as the daemon is dead. A runner that
+was killed (a time limit around it, no memory) takes nothing away that it has mounted, and then nobody can remove its
+directory. Started by tests/fuse/conftest.py around each test; its standard input is one line of JSON, then nothing
+until the test is over, when a second line comes.
 
 Standard library only and nothing of the project: it is started once a test and must be ready in milliseconds.
 """
 
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -44,18 +47,30 @@ def processes_of_run(run: str, below: str, marker: str | None = None) -> dict[in
     return found
 
 
+def mounts_below(folder: str) -> list[str]:
+    """Mount points, the innermost first."""
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
+        points = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in file]
+    return sorted((point for point in points if f"{point}/".startswith(f"{folder}/")), reverse=True)
+
+
 def main() -> None:
-    """Wait for the end of the input; past the limit kill what the run has started."""
+    """Wait for the second line; past the limit, or where none comes, kill what the run has started."""
     order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]  # it is a BufferedReader
-    if select.select([sys.stdin], [], [], order["limit_s"])[0]:
+    is_killed = bool(select.select([sys.stdin], [], [], order["limit_s"])[0])
+    if is_killed and os.read(0, 1):
         return
     found = processes_of_run(order["run"], order["below"]) | processes_of_run(order["run"] + SHARED, order["below"])
     for pid, command in found.items():
-        print(f"guard: the test hangs, killing {pid}: {command}", file=sys.stderr)
+        why = "its runner has ended" if is_killed else "the test hangs"
+        print(f"guard: {why}, killing {pid}: {command}", file=sys.stderr)
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+    for point in mounts_below(os.path.dirname(order["below"])) if is_killed else ():
+        command = ["umount", "-l", point] if os.geteuid() == 0 else ["fusermount3", "-u", "-z", point]
+        os.spawnvp(os.P_WAIT, command[0], command)
 
 
 if __name__ == "__main__":

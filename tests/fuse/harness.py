@@ -88,9 +88,7 @@ def must_here(*arguments: str | os.PathLike[str]) -> str:
 
 def mounts_below(path: Path) -> list[str]:
     """Mount points below `path`, the innermost first."""
-    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
-        points = [re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in file]
-    return sorted((point for point in points if Path(point).is_relative_to(path)), reverse=True)
+    return guard.mounts_below(str(path))
 
 
 def processes_of_run(below: Path, run_id: str = RUN_ID) -> dict[int, str]:
@@ -334,12 +332,17 @@ def hfs_command() -> str:
 
 @contextlib.contextmanager
 def unblock_after(limit_s: float, below: Path) -> Iterator[None]:
-    """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon."""
+    """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon; and where this
+    process is killed, take away what it has mounted in the folder in which `below` lies, too."""
     order = {"limit_s": limit_s, "run": RUN_ID, "below": str(below)}
-    with subprocess.Popen([sys.executable, "-I", "-S", guard.__file__], stdin=subprocess.PIPE, bufsize=0) as process:
+    command = [sys.executable, "-I", "-S", guard.__file__]
+    # In a session of its own: whoever kills the runner may mean all of its process group.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True) as process:
         assert process.stdin
         process.stdin.write(json.dumps(order).encode() + b"\n")
         try:
             yield
         finally:
+            with contextlib.suppress(BrokenPipeError):  # it has ended what hung
+                process.stdin.write(b"\n")
             process.stdin.close()

@@ -7,9 +7,19 @@ from pathlib import Path
 
 from tests.fuse.conftest import SMALL_CHUNK_BYTES
 from tests.fuse.guard import RUN_KEY
-from tests.fuse.harness import drop_pages, environment, kill, open_files, processes_of_run, unblock_after
+from tests.fuse.harness import (
+    ROOT,
+    drop_pages,
+    environment,
+    kill,
+    mounts_below,
+    open_files,
+    processes_of_run,
+    unblock_after,
+)
 from tests.fuse.slowfs import SlowSource
 from tests.fuse.trees import different_contents, different_stats, make_odd_tree
+from tests.fuse.users import needs_root
 
 
 def test_slowfs_shows_its_folder_unchanged(tmp_path: Path, slow_source: SlowSource) -> None:
@@ -95,3 +105,20 @@ def test_a_read_of_a_hung_mount_is_ended(tmp_path: Path, slow_source: SlowSource
         except OSError as error:
             answer = error.strerror.encode()
     assert answer in {b"Transport endpoint is not connected", b"Software caused connection abort"}
+
+
+@needs_root
+def test_what_a_killed_runner_has_mounted_and_started_goes(tmp_path: Path) -> None:
+    (tmp_path / "test" / "mnt").mkdir(parents=True)
+    script = """
+import os, pathlib, subprocess, sys
+from tests.fuse.harness import environment, must, unblock_after
+with unblock_after(60, pathlib.Path(sys.argv[1])):
+    must("mount", "-t", "tmpfs", "none", f"{sys.argv[1]}/mnt")
+    subprocess.Popen(["sleep", "1000"], env=environment())
+    os.kill(os.getpid(), 9)
+"""
+    command = [sys.executable, "-c", script, tmp_path / "test"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # until all have ended
+    assert "its runner has ended" in done.stderr
+    assert mounts_below(tmp_path) == []

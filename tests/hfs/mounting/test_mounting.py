@@ -84,6 +84,9 @@ def test_its_own_words_come_through(config: Config, monkeypatch: pytest.MonkeyPa
     assert (
         refusal(config, monkeypatch, script % json.dumps({"error": "bad\nkeys", "code": 2}), ConfigError) == "bad\nkeys"
     )
+    long = msgspec.structs.replace(config, source="/" + "s" * 100_000)  # more than a pipe takes
+    unread = "os.close(0); " + script % json.dumps({"error": "no place", "code": 1})
+    assert refusal(long, monkeypatch, unread) == "no place"
 
 
 def test_a_daemon_that_dies_leaves_the_end_of_its_log(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

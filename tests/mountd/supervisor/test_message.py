@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from hfs.mountd.supervisor.daemons import Daemon, Malformed, Program, field, read
+from hfs.mountd.supervisor.daemons import Daemon, Malformed, Program, field, read, received
 
 
 @pytest.mark.parametrize("line", [b"", b"5", b"[{}]", b'"ask"', b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000])
@@ -61,3 +61,23 @@ def test_a_daemon_that_says_nonsense_has_said_nothing(line: bytes) -> None:
         daemon.close()
         theirs.close()
         os.close(its_output)
+
+
+def test_what_is_received_no_program_inherits() -> None:
+    """Else it would hold a mount's connection, or its source, for as long as it runs."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(theirs, [b"these"], [theirs.fileno(), ours.fileno()])
+        data, descriptors = received(ours, 16, 2)
+    assert (data, [os.get_inheritable(descriptor) for descriptor in descriptors]) == (b"these", [False, False])
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_descriptors_that_nobody_wants_are_not_taken() -> None:
+    before = os.listdir("/proc/self/fd")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        socket.send_fds(theirs, [b"these"], [theirs.fileno()])
+        assert received(ours, 16, 0) == (b"these", [])
+    assert os.listdir("/proc/self/fd") == before
