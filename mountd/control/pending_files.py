@@ -103,8 +103,8 @@ class PendingFiles:
             return False
         self._work.found(size_bytes)
         self.seen += 1
-        if not number:
-            self._work.skip(0)
+        if not number or number in self._pending_objects:  # another name of it is waited for
+            self._work.skip(size_bytes)
             return True
         room_bytes = blocks_bytes(size_bytes) + object_overhead_bytes(1)
         is_fetched = small.become is Become.FETCHED

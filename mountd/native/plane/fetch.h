@@ -128,6 +128,7 @@ struct file { /* one of the source */
     char *data; /* from buffer_take; NULL: none */
     uint64_t checksum, number; /* of the object that has them; 0: none is known */
     int is_empty; /* it has no bytes, and not only says so */
+    uint64_t *linked; /* of source.c */
 };
 
 extern struct source_counts { /* what the source was asked for; atomic */
@@ -137,6 +138,7 @@ extern struct source_counts { /* what the source was asked for; atomic */
 int source_look(struct lent *lent, const char *name, struct file *file);
 /* SOURCE_OK: its data are the caller's; NULL of one that is empty, or is not small, or whose bytes an object has. */
 int source_fetch(struct lent *lent, const char *name, struct file *file);
+void source_done(struct file *file); /* the data were stored, or will not be */
 void source_distrusts(uint64_t inode); /* two states of it had one version: a file with this number is Python's */
 
 /* ---- user.c ------------------------------------------------------------------------------------------------------- */

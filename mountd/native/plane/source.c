@@ -14,6 +14,7 @@
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 /* mountd/source/descriptors.py: OPEN_TO_READ */
@@ -106,11 +107,46 @@ static int read_whole(int fd, struct file *file) {
     return done == size ? SOURCE_OK : SOURCE_PYTHONS;
 }
 
+/* Files with several names that are being read, or stored. Whoever wants another name of one waits until it is known where
+ * its bytes are: trees that are linked as wholes were read twice. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t fewer;
+    uint64_t inodes[FETCH_WORKERS]; /* 0: none */
+} linked = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
+
+static int place_of_linked(uint64_t inode) {
+    int place = 0;
+    while (place < FETCH_WORKERS && linked.inodes[place] != inode) place++;
+    return place;
+}
+
+static void begin_linked(struct file *file) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++; /* then it is read twice: its reader hangs, perhaps */
+    pthread_mutex_lock(&linked.lock);
+    while (place_of_linked(file->seen.inode) < FETCH_WORKERS && !pthread_cond_timedwait(&linked.fewer, &linked.lock, &until)) {}
+    int place = place_of_linked(0);
+    if (place < FETCH_WORKERS) linked.inodes[place] = file->seen.inode, file->linked = &linked.inodes[place];
+    pthread_mutex_unlock(&linked.lock);
+}
+
+void source_done(struct file *file) {
+    if (!file->linked) return;
+    pthread_mutex_lock(&linked.lock);
+    *file->linked = 0;
+    pthread_cond_broadcast(&linked.fewer);
+    pthread_mutex_unlock(&linked.lock);
+    file->linked = NULL;
+}
+
 static int fetch(const struct lent *lent, int fd, struct file *file) {
     struct statx before, after;
     if (statx(fd, "", AT_EMPTY_PATH, WANTED, &before)) return errno;
     note(&before, &file->seen);
     if (!is_ordinary(lent, &file->seen)) return SOURCE_PYTHONS;
+    if (before.stx_nlink > 1) begin_linked(file);
     file->number = staged_find(&file->seen, &file->checksum);
     if (file->number) return file->number == STAGED_PYTHONS ? SOURCE_PYTHONS : SOURCE_OK;
     size_t size = (size_t)file->seen.size;
@@ -136,6 +172,7 @@ int source_fetch(struct lent *lent, const char *name, struct file *file) {
     file->data = NULL;
     file->number = 0;
     file->is_empty = 0;
+    file->linked = NULL;
     if (__atomic_load_n(&lent->is_staged, __ATOMIC_RELAXED)) { /* a stat costs the source less than an open */
         int error = source_look(lent, name, file);
         if (error || file->number) return error;

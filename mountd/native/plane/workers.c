@@ -165,12 +165,13 @@ static void answer_waiters(const struct job *job, const struct seen *seen, struc
 }
 
 static void run(struct job *job, char *buffer) {
-    struct file file;
+    struct file file = {.linked = NULL};
     struct content *held;
     struct waiter *waiters;
     char *data;
     int error, is_without_room = 0;
     do {
+        source_done(&file);
         memset(&file, 0, sizeof file);
         error = get(job, &file, &is_without_room);
         data = file.data;
@@ -183,6 +184,7 @@ static void run(struct job *job, char *buffer) {
         told(job, &file, job->error ? FETCHED_NOTHING : FETCHED_HERE);
         buffer_give(file.data, (size_t)file.seen.size);
     }
+    source_done(&file);
     if (is_without_room) __atomic_sub_fetch(&workers.homeless, (size_t)job->lent->largest, __ATOMIC_ACQ_REL);
 }
 
