@@ -1,4 +1,4 @@
-"""The table of leaves: regular files with one name that nobody in Python has a node of.
+"""The table of leaves: regular files, each hard link by itself, that nobody in Python has a node of.
 
 Kept by the data plane, which answers look-ups of their names and counts them (mountd/native/plane/leaves.c); filled and
 emptied by the namespace alone.
