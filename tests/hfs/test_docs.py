@@ -140,6 +140,12 @@ def misplaced_options(text: str) -> list[str]:
     return wrong
 
 
+def missing_files(text: str) -> list[str]:
+    """Source files and folders by their paths in the project, or in mountd where these begin with a room."""
+    named = re.findall(r"`((?:[\w.-]+/)+(?:[\w.-]+\.(?:py|c|h))?)[` :]", text)
+    return [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "mountd"))]
+
+
 def test_the_readme_is_within_its_bounds() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= MAX_README_LINES
@@ -156,12 +162,9 @@ def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
     assert {f"docs/{page.name}" for page in GUIDES} == linked
 
 
-@pytest.mark.parametrize("page", [CONTRIBUTING, ARCHITECTURE, ROOT / "docs" / "concurrency.md"], ids=ids)
-def test_files_that_pages_for_developers_name_are_there(page: Path) -> None:
-    """By their paths in the project, or in mountd where one begins with a room."""
-    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)[` ]", page.read_text())
-    assert len(named) > 20
-    assert [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "mountd"))] == []
+@pytest.mark.parametrize("page", [CONTRIBUTING, *GUIDES], ids=ids)
+def test_files_that_pages_name_are_there(page: Path) -> None:
+    assert missing_files(page.read_text()) == []
 
 
 def test_each_room_and_package_has_a_row_with_its_key_file() -> None:
@@ -216,6 +219,7 @@ def test_the_tables_of_the_configuration_page_are_as_the_keys_are_declared() -> 
         (unknown_commands, "    \n\n    hfs cache warm /data\n", "    \n\n    hfs cache warn /data\n"),
         (unknown_commands, "```sh\nmpirun -n 2 hfs mount a b &\n```", "```sh\nmpirun -n 2 hfs moun a b &\n```"),
         (unknown_commands, r"`hfs-hint send\|show`", r"`hfs-hint send\|shown`"),
+        (missing_files, "`core/errors.py` `hfs/layouts/`", "`core/error.py` `hfs/layouts/`"),
         (misplaced_options, "`hfs status --wait 5 /data`", "`hfs umount --wait 5 /data`"),
     ],
 )
