@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -65,28 +67,35 @@ def test_one_that_only_waits_for_a_processor_has_not_ended(
     for _ in range(3):
         loop.pass_by()
         assert ended == []
-    monkeypatch.setattr(module, "_BUSY_S", 0.0)
-    monkeypatch.setattr(daemon, "is_running", lambda: False)
+    monkeypatch.setattr(daemon, "is_running", lambda: False)  # a thread of it waits in the kernel
     loop.pass_by()
     assert ended == [daemon]
 
 
-def test_one_that_waits_in_the_kernel_counts_as_ended(daemon: Daemon, loop: Waits, ended: list[Daemon]) -> None:
-    assert not daemon.is_running()
+def test_it_is_waited_for_a_while(
+    daemon: Daemon, loop: Waits, ended: list[Daemon], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "is_running", lambda: True)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float("inf")))
     loop.pass_by()
     assert ended == [daemon]
 
 
-def test_what_computes_is_running() -> None:
-    with subprocess.Popen(["sh", "-c", "echo; while :; do :; done"], stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        process.stdout.readline()
-        daemon, ends = Daemon.to_be_forked(PROGRAM)
+def test_what_computes_runs_and_what_waits_does_not() -> None:
+    script = "input()\nprint(flush=True)\nwhile True: pass"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    daemon, ends = Daemon.to_be_forked(PROGRAM)
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as process:
         daemon.is_process(process.pid)
-        try:
-            assert daemon.is_running()
-        finally:
-            process.kill()
-            daemon.close()
-            for descriptor in ends:
-                os.close(descriptor)
+        while daemon.is_running():  # until it has come to its input
+            os.sched_yield()
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert daemon.is_running()
+        process.kill()
+    daemon.close()
+    for descriptor in ends:
+        os.close(descriptor)
