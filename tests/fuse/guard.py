@@ -62,6 +62,8 @@ def main() -> None:
         return
     found = processes_of_run(order["run"], order["below"]) | processes_of_run(order["run"] + SHARED, order["below"])
     for pid, command in found.items():
+        if pid in order["spared"]:
+            continue
         why = "its runner has ended" if is_killed else "the test hangs"
         print(f"guard: {why}, killing {pid}: {command}", file=sys.stderr)
         try:

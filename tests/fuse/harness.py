@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,13 +25,18 @@ from click.testing import CliRunner
 from hfs.cli import cli
 from hfs.client.client import Client
 from hfs.client.control_socket import DaemonSilent
+from hfs.mounting import mounting
 from tests.fuse import guard
 from tests.fuse.guard import RUN_KEY
+from tests.fuse.injection import SETTLED
+from tests.fuse.warm import WarmProcesses
 
 RUN_ID = uuid.uuid4().hex
 
 # A command that has not answered by then hangs; below the time limit of a test, so that its stderr is shown.
 COMMAND_LIMIT_S = 40
+
+WARM = WarmProcesses((RUN_KEY, *SETTLED))
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -68,14 +74,16 @@ def must(*command: str | os.PathLike[str], env: Mapping[str, str] | None = None)
     return done.stdout
 
 
-def here(*arguments: str | os.PathLike[str]) -> subprocess.CompletedProcess[str]:
+def here(*arguments: str | os.PathLike[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`hfs ARGUMENTS` in this process: to start another one takes a third of a second, and tests do hundreds of times.
 
     How commands start and end as programs is for the tests of them.
     """
     others = dict.fromkeys(key for key in os.environ if key.startswith(("HFS_", "XDG_")))
     with contextlib.chdir("."):
-        done = CliRunner(env=others).invoke(cli, [os.fspath(part) for part in arguments], prog_name="hfs")
+        done = CliRunner(env={**others, **(env or {})}).invoke(
+            cli, [os.fspath(part) for part in arguments], prog_name="hfs"
+        )
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
@@ -93,7 +101,8 @@ def mounts_below(path: Path) -> list[str]:
 
 def processes_of_run(below: Path, run_id: str = RUN_ID) -> dict[int, str]:
     """pid -> command line of what this run started and what has `below` on its command line; not this process."""
-    return guard.processes_of_run(run_id, str(below))
+    found = guard.processes_of_run(run_id, str(below))
+    return {pid: command for pid, command in found.items() if pid not in WARM.pids}
 
 
 def open_files() -> dict[int, str]:
@@ -208,9 +217,9 @@ class Hfs:
     def mount(self) -> None:
         """Run `hfs mount`; returns when the mount answers. Also after a kill or umount, to mount again."""
         self.path.mkdir(parents=True, exist_ok=True)
-        command = (*self.prefix, hfs_command(), "mount", self.source, self.path, "--cache", self.cache, *self.options)
+        command = ("mount", self.source, self.path, "--cache", self.cache, *self.options)
         settings = {"HFS_LOG_FILE": str(self.log), "XDG_CONFIG_HOME": str(self.log.parent / "no-config")}
-        done = run(*command, env={**settings, **self.env})
+        done = self._run(command, environment({**settings, **self.env}))
         if done.returncode != 0:
             raise AssertionError(
                 f"{command} exited with {done.returncode}\n{done.stdout}{done.stderr}\n{self.log_text()}"
@@ -218,6 +227,17 @@ class Hfs:
         self.mounted = True
         self.look()
         self.keeper = parent(self.pid)
+
+    def _run(
+        self, command: tuple[str | os.PathLike[str], ...], env: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """In this process, with a daemon that is imported (tests/fuse/warm.py), where nothing speaks against that."""
+        at_start = {key: value for key, value in self.env.items() if not key.startswith(("HFS_", "XDG_", RUN_KEY))}
+        is_like_others = at_start in ({}, SETTLED) and not self.prefix
+        if not is_like_others or threading.current_thread() is not threading.main_thread():
+            return run(*self.prefix, hfs_command(), *command, env=env)
+        with WARM.instead_of(mounting, env):
+            return here(*command, env=env)
 
     def look(self) -> None:
         """Find the daemon that answers now, and its socket."""
@@ -334,7 +354,7 @@ def hfs_command() -> str:
 def unblock_after(limit_s: float, below: Path) -> Iterator[None]:
     """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon; and where this
     process is killed, take away what it has mounted in the folder in which `below` lies, too."""
-    order = {"limit_s": limit_s, "run": RUN_ID, "below": str(below)}
+    order = {"limit_s": limit_s, "run": RUN_ID, "below": str(below), "spared": sorted(WARM.pids)}
     command = [sys.executable, "-I", "-S", guard.__file__]
     # In a session of its own: whoever kills the runner may mean all of its process group.
     with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True) as process:
