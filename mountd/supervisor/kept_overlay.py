@@ -103,8 +103,10 @@ class KeptOverlay:
         return True
 
     def again(self) -> None:
-        """It was taken away, and the mount has stayed."""
-        if self._generations is None and self.told is not None and not self.why_none:
+        """It was taken away. Make it again where the mount has stayed, and not only a daemon that still writes."""
+        connection = self._mount.connection
+        stays = connection is not None and not connection.is_gone and connection.is_mounted
+        if stays and self._generations is None and self.told is not None and not self.why_none:
             self.begin(self.told)
 
     def _settle(self, generations: Generations) -> None:

@@ -328,8 +328,8 @@ class Hfs:
                 faults.append(str(error))
         for point in mounts_below(self.path):
             unmount_lazily(point)
-        # The keeper of a mount that has gone ends after its daemon.
-        limit_s = COMMAND_LIMIT_S if not self.pid or wait_gone(self.pid, 0) else 0
+        # Of a mount that has gone the daemon ends, and then its keeper.
+        limit_s = 0 if faults else COMMAND_LIMIT_S
         for name, pid in (("keeper", self.keeper), ("daemon", self.pid)):
             if pid and not wait_gone(pid, limit_s):
                 kill(pid)
