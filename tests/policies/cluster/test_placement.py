@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.policies.cluster.placement import NOBODY, Nodes, choose, keys, owners
+from hfs.policies.cluster.placement import NOBODY, Nodes, choose, keys, owner, owners
 
 PINNED_KEYS = [10451216379200822465, 13757245211066428519, 17911839290282890590, 4638043754431676516]
 PINNED_HOMES = [4, 2, 4, 3]
@@ -28,6 +28,13 @@ def test_homes_never_change_from_version_to_version() -> None:
     assert wanted.tolist() == PINNED_KEYS
     assert owners(nodes(1, 1, 1, 1, 1).table(), wanted).tolist() == PINNED_HOMES
     assert owners(nodes(1, 2, 3, 4, 5).table(), wanted).tolist() == PINNED_WEIGHTED
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40))
+def test_one_is_told_as_many_are(path_hash: int, index: int) -> None:
+    table = nodes(1, 2, 3, 4, 5).table()
+    wanted = keys(np.array([path_hash], np.uint64), np.array([index]))
+    assert owner(table, path_hash, index) == owners(table, wanted)[0]
 
 
 @pytest.mark.parametrize(("count", "within"), [(2, 0.02), (8, 0.02), (64, 0.1)])
