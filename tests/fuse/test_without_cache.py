@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, kill, must, run
+from tests.fuse.hinted import wait_until
 from tests.fuse.injection import injected, setting
 from tests.support.pattern import pattern
 
@@ -135,7 +136,7 @@ def test_all_reads_go_on_without_a_cache_and_it_is_taken_up_when_it_is_well(hfs:
                 mend(hfs)
             wait_staging(hfs)
             read_all(hfs)
-            assert hfs.status()["staged"]["files"] == len(SIZES), name
+            wait_until(hfs, lambda status: status["staged"]["files"] == len(SIZES))  # written behind its readers
     assert len(re.findall("there is no cache: .*; all is read from the source", hfs.log_text())) == len(names)
 
 
