@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hfs.client.client import Client, Refused
-from tests.fuse.harness import HfsMount, hfs_command, mounts_below, must, run, unmount_lazily
+from tests.fuse.harness import HfsMount, here, hfs_command, mounts_below, must, run, unmount_lazily
 
 FAILED, USAGE, RUN_FAILED = 1, 2, 125
 
@@ -28,27 +28,13 @@ def refused(places: Places, code: int, *options: str, beside: int = 1) -> str:
     """Both commands refuse, and leave nothing. Returns what they said, of `beside` lines."""
     source, mnt, cache = places["source"], places["mnt"], places["cache"]
     before = mounts_below(mnt.parent)
-    mount = run(hfs_command(), "mount", source, mnt, "--cache", cache, *options)
+    mount = here("mount", source, mnt, "--cache", cache, *options)
     assert (mount.returncode, mount.stdout) == (code, ""), mount.stderr
     lines = mount.stderr.splitlines()
     assert len(lines) == beside, mount.stderr
     assert all(line.startswith("hfs: ") for line in lines)
-    with_command = run(
-        *(
-            hfs_command(),
-            "run",
-            "--source",
-            source,
-            "--at",
-            mnt,
-            "--cache",
-            cache,
-            *options,
-            "--",
-            "touch",
-            mnt.parent / "ran",
-        )
-    )
+    where = ("--source", source, "--at", mnt, "--cache", cache)
+    with_command = run(hfs_command(), "run", *where, *options, "--", "touch", mnt.parent / "ran")
     assert (with_command.returncode, with_command.stderr) == (RUN_FAILED, mount.stderr)
     assert not (mnt.parent / "ran").exists()
     assert mounts_below(mnt.parent) == before

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
 from hfs.mountd.ledger.record import write_grant
-from tests.fuse.harness import Hfs, HfsMount, drop_pages, hfs_command, must, must_here, own_cache, run
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, here, must_here, own_cache
 from tests.fuse.injection import SETTLED_CLOCK, injected, setting
 from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
@@ -103,7 +103,7 @@ def test_what_is_there_is_shown_and_evicted_by_source_age_and_size(tmp_path: Pat
         assert warm(hfs) == COUNT
         if source is not sources[2]:
             hfs.umount()
-    evict = (hfs_command(), "cache", "evict", "--cache", cache)
+    evict = ("cache", "evict", "--cache", cache)
     shown = json.loads(must_here("cache", "du", "--cache", cache, "--json"))
     assert {(entry["source"], entry["running"]) for entry in shown["caches"]} == {
         (str(source), source is sources[2]) for source in sources
@@ -114,18 +114,18 @@ def test_what_is_there_is_shown_and_evicted_by_source_age_and_size(tmp_path: Pat
     assert "mnt-2" in must_here("cache", "du", "--cache", cache)
 
     assert "evicted 0 files" in must_here("cache", "evict", "--older-than", "1h", hfs.path)
-    too_much = run(*evict, "--to", "0")
+    too_much = here(*evict, "--to", "0")
     assert too_much.returncode == 1
     assert "are in caches with daemons" in too_much.stderr
     hfs.umount()
     assert staged(cache) == COUNT
-    assert "evicted 0 files" in must(*evict, "--older-than", "1h")
-    unknown = run(*evict, "--source", tmp_path)
+    assert "evicted 0 files" in must_here(*evict, "--older-than", "1h")
+    unknown = here(*evict, "--source", tmp_path)
     assert unknown.returncode == 2
     assert "hfs cache du lists them" in unknown.stderr
     for wrong in (("--to", "10", "--all"), ("--to", "much"), ("--older-than", "old")):
-        assert run(*evict, *wrong).returncode == 2
-    assert must(*evict, "--source", sources[2]).startswith(f"evicted {COUNT} files")
+        assert here(*evict, *wrong).returncode == 2
+    assert must_here(*evict, "--source", sources[2]).startswith(f"evicted {COUNT} files")
     shown = json.loads(must_here("cache", "du", "--cache", cache, "--json"))
     assert shown["used_bytes"] == 0
 
@@ -157,20 +157,20 @@ def test_a_dry_run_says_what_a_warm_would_read_and_reads_nothing(tmp_path: Path,
     (source / "large").write_bytes(pattern(9, 0, 300_000))
     hfs = hfs_mount(source, cache_size="3M")
     (hfs.path / "1").read_bytes()
-    estimate = (hfs_command(), "cache", "warm", "--dry-run")
-    done = run(*estimate, "--json", hfs.path)
+    estimate = ("cache", "warm", "--dry-run")
+    done = here(*estimate, "--json", hfs.path)
     assert done.returncode == 3
     found = json.loads(done.stdout)
     assert (found["files"], found["bytes"], found["failed"]) == (COUNT + 1, COUNT * SIZE + 300_000, 0)
     assert found["missing_bytes"] == COUNT * SIZE + 300_000 - found["staged"] * SIZE
     assert found["room_bytes"] >= found["missing_bytes"] > found["free_bytes"] > 2 << 20
-    assert "fit: stops at " in run(*estimate, hfs.path).stdout
+    assert "fit: stops at " in here(*estimate, hfs.path).stdout
     before = hfs.source_bytes()
-    assert "needs 300 kB, all of it fits" in must(*estimate, hfs.path / "large")
+    assert "needs 300 kB, all of it fits" in must_here(*estimate, hfs.path / "large")
     assert hfs.source_bytes() == before
     must_here("cache", "warm", hfs.path / "large")
-    assert "1 file of 300 kB, 1 of them staged; nothing to read" in must(*estimate, hfs.path / "large")
-    absent = run(*estimate, hfs.path / "absent")
+    assert "1 file of 300 kB, 1 of them staged; nothing to read" in must_here(*estimate, hfs.path / "large")
+    absent = here(*estimate, hfs.path / "absent")
     assert absent.returncode == 3
     assert "absent: " in absent.stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import BIN, HfsMount, run
+from tests.fuse.harness import HfsMount, here
 
 CONTENT = {f"{number:02d}": os.urandom(3000 + number) for number in range(6)}
 
@@ -29,7 +29,7 @@ def farm(tmp_path: Path) -> Path:
 
 
 def cache(*arguments: object) -> tuple[int, str]:
-    done = run(BIN / "hfs", "cache", *arguments)
+    done = here("cache", *arguments)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -83,7 +83,7 @@ def test_links_that_cannot_be_followed_are_said(farm: Path, hfs_mount: HfsMount,
 
 
 def refresh(*paths: Path) -> tuple[int, str]:
-    done = run(BIN / "hfs", "refresh", *paths)
+    done = here("refresh", *paths)
     return done.returncode, done.stdout + done.stderr
 
 
