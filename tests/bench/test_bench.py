@@ -1,19 +1,32 @@
-"""The benchmarks' own parts: the form of what they write, their data sets, their readers. Nothing is measured here."""
+"""The benchmarks' own parts: the form of what they write, their data sets and samples, their readers, the
+parts that need no mount. Nothing is measured here, but for the longest turn of the event loop under what another user
+may say: at a size at which one turn for all of it would be twice too long, in CPU time of the loop's thread, so that
+what else the machine does is not counted. `scripts/bench trust --only turns` has every case at its allowed maximum."""
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from scripts.benchmarks import common, data, main, table
+from hfs.codecs import decode, encode
+from hfs.codecs.container import unpack
+from hfs.codecs.converting import accuracy
+from hfs.policies.cluster.cost_model import expected_imbalance
+from scripts.benchmarks import common, data, loading_planning, loading_scale, main, table
+from scripts.benchmarks.codecs_data import fields, volume
+from scripts.benchmarks.common import Work
 from scripts.benchmarks.fastpath_access import FILES, OF_LARGE, TOUCH, Access, Place, duel
 from scripts.benchmarks.fastpath_dropped import OF_LARGE_COLD
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.house import Entered, entered_by_all, hand_offs
 from scripts.benchmarks.options import Options
+from scripts.benchmarks.trust_turns import BAR_S, measured
+from tests.conftest import Logs
 
 KEYS = ["row", "value", "unit", "bar", "holds", "command", "values"]
 
@@ -209,3 +222,73 @@ def test_files_that_every_request_enters_are_counted_and_each_change_of_thread_o
     steps = [Entered("loop", "a"), Entered("loop", "b"), Entered("worker", "b"), Entered("loop", "c")]
     assert entered_by_all([steps, [Entered("loop", "b"), Entered("loop", "c")]]) == {"b", "c"}
     assert hand_offs(steps) == 4  # with the thread that reads requests
+
+
+CASES = ("a list of files", "a layout that is none", "parts of", "requests", "many learners")
+
+
+@pytest.mark.slow
+def test_nobody_keeps_the_event_loop_for_long(logs: Logs) -> None:
+    logs.expect("is not followed")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)  # the client is nobody
+        longest, _late_s = measured(directory, 400_000, 16, *CASES)
+    longest_s = dict(longest.longest_s)
+    longest_s.pop("")  # before the first case, and after the last
+    assert len(longest_s) >= len(CASES)
+    assert not {case: turn_s for case, turn_s in longest_s.items() if turn_s > BAR_S}
+
+
+def test_volumes_are_coupled_counts_of_few_values() -> None:
+    counts = volume(3, 32)
+    assert counts.dtype == np.int16
+    assert (volume(3, 32) == counts).all()
+    assert 0.9 < counts.mean() < 1.1
+    values, times = np.unique(counts, return_counts=True)
+    assert 50 < len(values) < 300
+    assert np.polyfit(np.log(values[1:20]), np.log(times[1:20]), 1)[0] < -2  # a power law
+    assert len(unpack(encode(counts))[0].parts["entries"]) < len(values) ** 2
+    assert np.corrcoef(counts[..., 0].ravel(), counts[..., 3].ravel())[0, 1] > 0.3
+
+
+def test_fields_are_smooth_and_of_every_size() -> None:
+    shape = (16, 96, 288)
+    values, label = fields(3, shape)
+    assert (fields(3, shape)[0] == values).all()
+    assert values.dtype == np.float32
+    assert set(np.unique(label)) == {0, 1, 2}
+    encoded = encode(values)
+    close = accuracy(values, decode(encoded, dtype="float32"), "first")
+    assert values.nbytes / len(encoded) > 3
+    assert close.off < 0.03 * close.values
+
+
+def test_accuracy_counts_what_is_off_and_what_of_it_is_near_zero() -> None:
+    true = np.array([100.0, -100, 0.0, 0.1, np.nan], np.float32)
+    found = np.array([111.0, -109, 0.5, 0.105, np.nan], np.float32)
+    close = accuracy(true, found)
+    assert (close.values, close.off, close.near_zero, close.near_zero_off) == (4, 2, 2, 1)
+    assert close.worst == pytest.approx(11 / true[:4].std(), rel=1e-3)
+
+
+def test_the_policies_move_what_the_model_expects() -> None:
+    assert loading_scale.moved(64, 0) == pytest.approx(expected_imbalance(64, 512), abs=0.005)
+
+
+@pytest.mark.slow
+def test_rows_and_a_plot(tmp_path: Path) -> None:
+    rows = loading_scale.scale(Work(tmp_path), Options(quick=True, runs=1, plots=tmp_path / "plots"), "c")
+    assert all(row.value is not None for row in rows)
+    assert next(row.value for row in rows if "which is 34x" in row.row) == pytest.approx(1, abs=0.05)
+    assert (tmp_path / "plots" / "loading-scale.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_one_rank_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_planning, "LEARNERS", 16)
+    monkeypatch.setattr(loading_planning, "SAMPLES_QUICK", 5000)
+    monkeypatch.setattr(loading_planning, "A_NODE", (4,))
+    monkeypatch.setattr(loading_planning, "BATCHES", (8,))
+    rows = loading_planning.planning(Work(tmp_path), Options(quick=True, runs=1), "c")
+    assert [row.unit for row in rows] == ["s", "s", "s", "MB"]
+    assert "16 learners on 4 nodes, 40 steps" in rows[0].row

@@ -1,14 +1,21 @@
-"""What people are told: whose mounts are meant, what is meant by a word that is none, and what stays after Ctrl-C."""
+"""What people are told: whose mounts are meant, what is meant by a word that is none, and what stays after
+Ctrl-C. What is typed wrongly is told clearly: the rows of tests/support/wrong_usages.py.
+
+No mount is made here: where one matters the table of mounts is made up. Rows that need one, or a plain user, are in
+tests/fuse/test_wrong_usages.py.
+"""
 
 import contextlib
 import importlib
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -22,11 +29,12 @@ from hfs.codecs.converting import Outcome
 from hfs.mountd.core.config import KEYS, Config
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.protocol import PathFault, Result
-from hfs.mounting import joining, keeper, mountinfo, processes
+from hfs.mounting import joining, keeper, mountinfo, preflight, processes
 from hfs.mounting.mountinfo import parse
 from hfs.policies.diagnosis.causes import WORTH, Finding
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
+from tests.support.wrong_usages import ROWS, Row, look
 
 ROOT = Path(__file__).parents[3]
 MINE = "2 1 0:2 / /mine ro - fuse.hfs hfs#/s ro,user_id={uid}"
@@ -325,3 +333,45 @@ def test_why_tells_a_share_of_the_time_where_it_was_measured(
     monkeypatch.setattr(module, "found", lambda _situation: causes)
     said = [line for line in hfs("why", "--all").stdout.splitlines() if line.startswith("cause")]
     assert said == ["cause 1.0", "cause 0.4 (about 40% of the time)", f"cause {WORTH}"]
+
+
+MOUNTS = """7 1 0:7 / {t}/shm rw - tmpfs tmpfs rw
+8 1 0:8 / /mnt/one ro - fuse.hfs hfs#/s ro
+9 1 0:9 / /mnt/two ro - fuse.hfs hfs#/s ro"""
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """As `Row` has them."""
+    top = tmp_path_factory.mktemp("wrong").resolve()
+    for folder in ("data/images", "t/m", "t/full/x", "cache"):
+        (top / folder).mkdir(parents=True)
+    (top / "t/file").touch()
+    np.save(top / "data/images/0.npy", np.zeros((2, 2, 2), np.float32))
+    with h5py.File(top / "data/train.h5", "w") as file:
+        file["x"] = np.zeros((2, 2))
+    return {"d": top / "data", "t": top / "t", "c": top / "cache"}
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if not row.mounts and not row.by_plain_user], ids=lambda row: row.typed
+)
+def test_it_is_clear_what_is_wrong_and_what_to_do(
+    row: Row, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(row.typed.format(**places))
+    while "=" in words[0]:
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    program = {"hfs": cli, "hfs-hint": hint}[words[0]]
+    table = [*shared.mountinfo.mounts(), *parse(MOUNTS.format(**places))]
+    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
+    monkeypatch.setattr(keeper, "ours", lambda: iter([]))
+    monkeypatch.setattr(preflight, "check_device", lambda _: [])  # who may not open it is told that first
+    with contextlib.chdir("."):  # `hfs umount` goes to /
+        done = CliRunner().invoke(program, words[1:], prog_name=words[0])
+    look(row, done.exit_code, done.stderr, places)
+    assert {path.name for path in places["t"].iterdir()} == {"m", "full", "file"}, "what is refused makes nothing"
+
+
+def test_all_of_them_are_here() -> None:
+    assert len(ROWS) == 62

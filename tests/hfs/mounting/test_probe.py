@@ -1,13 +1,16 @@
-"""Looking at paths in a child process: what it finds, what it raises, and that it does not wait for ever."""
+"""Looking at paths in a child process: what it finds, what it raises, and that it does not wait for ever. And
+processes of ours that are installed beside modules with the names of Python's own."""
 
 import errno
 import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from hfs.mounting import probe
+from hfs.mounting import own_process, probe
 
 
 def test_a_look_says_which_directory_it_is_and_whether_there_are_entries(tmp_path: Path) -> None:
@@ -42,3 +45,45 @@ def test_no_answer_is_a_timeout_and_the_child_is_killed(tmp_path: Path, monkeypa
         probe.look(str(tmp_path), limit_s=0.05)
     (child,) = left
     assert child.wait() == -9
+
+
+ROOT = Path(own_process.__file__).parents[2]
+BACKPORTS = ("dataclasses", "typing", "enum", "pathlib", "selectors", "json", "contextlib")
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """hfs as it lies in site-packages, beside backports that a program of today must not get."""
+    for name in ("hfs", "mountd", "policies"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in BACKPORTS:
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{name}: a backport')\n")
+    return tmp_path
+
+
+def test_only_hfs_comes_from_where_it_is_installed(installed: Path) -> None:
+    code = "import hfs, json\ndef main(): print(hfs.__file__)\n"
+    (installed / "hfs" / "said.py").write_text(code)
+    command = [sys.executable, "-P", str(installed / "hfs" / "mounting" / "own_process.py"), "hfs.said", "x"]
+    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.strip() == str(installed / "hfs" / "__init__.py")
+    assert own_process.command("m", "a") == [sys.executable, "-P", own_process.__file__, "m", "a"]
+
+
+@pytest.mark.slow
+def test_a_daemon_and_a_keeper_start_there(installed: Path) -> None:
+    daemon = [sys.executable, "-P", str(installed / "hfs" / "mounting" / "own_process.py")]
+    done = subprocess.run(
+        [*daemon, "hfs.mounting.daemon_process"],
+        cwd=installed,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    assert b"backport" not in done.stdout + done.stderr
+    keeper = [sys.executable, "-I", "-S", str(installed / "hfs" / "mountd" / "supervisor")]
+    done = subprocess.run(keeper, cwd=installed, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert b"backport" not in done.stdout + done.stderr
+    assert b"JSONDecodeError" in done.stderr  # it has come to its order, and there is none
+    assert os.path.lexists(installed / "hfs" / "mountd")
