@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuse.harness import HfsMount, hfs_command, mounts_below, must, run, unmount_lazily
+from tests.fuse.hinted import wait_until
 from tests.fuse.modes import needs_passthrough, warm
 from tests.support.pattern import pattern, write_pattern
 
@@ -106,6 +107,7 @@ def test_a_cache_on(kind: str, source: Path, disks: Callable[[str], Path], hfs_m
         status = hfs.status()
     assert (status["io_mode"]["passthrough"], status["opens"]["passed"]) == ("available", 1)
     assert status["io_mode"]["backing_files"] == 1
+    wait_until(hfs, lambda status: status["io_mode"]["backing_files"] == 0)  # the kernel tells of a close behind it
     full = os.statvfs(disk)
     assert hfs.cache_command("evict", "--all", hfs.path).returncode == 0
     freed_bytes = (os.statvfs(disk).f_bfree - full.f_bfree) * full.f_frsize

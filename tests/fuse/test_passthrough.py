@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,7 @@ def test_eviction_leaves_a_file_that_is_open(source: Path, hfs_mount: HfsMount) 
         assert (evicted["files"], evicted["skipped"]) == (0, 1)
         assert whole(descriptor) == pattern(1, 0, SIZE)
         assert opens(hfs) == (1, 0)
+    closed(hfs)
     must_here("cache", "evict", hfs.path / "file")
     assert hfs.status()["staged"]["files"] == 0
     assert (hfs.path / "file").read_bytes() == pattern(1, 0, SIZE)
@@ -315,7 +316,10 @@ def test_a_thousand_opens_leak_nothing(source: Path, hfs_mount: HfsMount) -> Non
 
     def held() -> list[str]:
         """Sockets left out: the connection that has just asked for the status may not be closed yet."""
-        links = (os.readlink(f"/proc/{hfs.pid}/fd/{n}") for n in os.listdir(f"/proc/{hfs.pid}/fd"))
+        links = []
+        for number in os.listdir(f"/proc/{hfs.pid}/fd"):
+            with suppress(FileNotFoundError):  # it is closed just now
+                links.append(os.readlink(f"/proc/{hfs.pid}/fd/{number}"))
         return sorted(link for link in links if not link.startswith("socket:"))
 
     before = held()
@@ -346,6 +350,7 @@ def test_a_file_that_is_passed_through_outlives_its_daemon(source: Path, hfs_mou
             assert whole(again) == pattern(1, 0, SIZE)
             assert opens(hfs) == (1, 0)
             assert hfs.source_bytes() == 0
+        closed(hfs)
         # The new daemon may do with its cache what it likes: the blocks live as long as who has them open.
         must_here("cache", "evict", "--all", hfs.path)
         assert hfs.status()["staged"]["files"] == 0
