@@ -123,6 +123,14 @@ int placement_is_remote(const struct lent *lent, const char *name, size_t size);
 
 enum { SOURCE_OK = 0, SOURCE_PYTHONS = -1 }; /* or an errno */
 
+static inline void cond_of_monotonic(pthread_cond_t *cond) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
 struct file { /* one of the source */
     struct seen seen;
     char *data; /* from buffer_take; NULL: none */

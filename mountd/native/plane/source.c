@@ -111,19 +111,21 @@ static int read_whole(int fd, struct file *file) {
  * its bytes are: trees that are linked as wholes were read twice. */
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t fewer;
+    pthread_cond_t fewer; /* of CLOCK_MONOTONIC */
     uint64_t inodes[FETCH_WORKERS]; /* 0: none */
-} linked = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
+} linked = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void __attribute__((constructor)) begin(void) { cond_of_monotonic(&linked.fewer); }
 
 static int place_of_linked(uint64_t inode) {
-    int place = 0;
-    while (place < FETCH_WORKERS && linked.inodes[place] != inode) place++;
-    return place;
+    for (int place = 0; place < FETCH_WORKERS; place++)
+        if (linked.inodes[place] == inode) return place;
+    return FETCH_WORKERS;
 }
 
 static void begin_linked(struct file *file) {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until); /* one that is set back would have it wait for hours */
     until.tv_sec++; /* then it is read twice: its reader hangs, perhaps */
     pthread_mutex_lock(&linked.lock);
     while (place_of_linked(file->seen.inode) < FETCH_WORKERS && !pthread_cond_timedwait(&linked.fewer, &linked.lock, &until)) {}
@@ -138,7 +140,6 @@ void source_done(struct file *file) {
     *file->linked = 0;
     pthread_cond_broadcast(&linked.fewer);
     pthread_mutex_unlock(&linked.lock);
-    file->linked = NULL;
 }
 
 static int fetch(const struct lent *lent, int fd, struct file *file) {

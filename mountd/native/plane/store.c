@@ -19,7 +19,7 @@
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t more; /* of CLOCK_MONOTONIC, once somebody waits */
+    pthread_cond_t more; /* of CLOCK_MONOTONIC */
     int fd, is_dry;
     size_t waiting;
     uint64_t overhead, next, end, bytes;
@@ -31,15 +31,7 @@ void store_by_python(int by_python) { __atomic_store_n(&is_pythons, by_python, _
 
 int store_is_pythons(void) { return __atomic_load_n(&is_pythons, __ATOMIC_ACQUIRE); }
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void make_more(void) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&store.more, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
+static void __attribute__((constructor)) begin(void) { cond_of_monotonic(&store.more); }
 
 /* With the lock. */
 static void set_dry(int is_dry) {
@@ -101,9 +93,8 @@ void store_wait(size_t size, int64_t limit_ns, size_t at_most) {
     uint64_t room = store_room(size);
     int64_t until_ns = monotonic_ns() + limit_ns;
     const struct timespec until = {.tv_sec = until_ns / NANOSECONDS, .tv_nsec = until_ns % NANOSECONDS};
-    int error = pthread_once(&once, make_more);
     pthread_mutex_lock(&store.lock);
-    if (store.waiting >= at_most) error = EAGAIN;
+    int error = store.waiting >= at_most ? EAGAIN : 0;
     store.waiting++;
     while (!error && store.fd >= 0 && !store.is_dry && !has_room(room)) error = pthread_cond_timedwait(&store.more, &store.lock, &until);
     if (error == ETIMEDOUT && !has_room(room)) set_dry(1);
