@@ -262,6 +262,8 @@ class Admission:
         self._ready = ready
         self.refused = False
         """The last chunk found no room."""
+        self._behind_when_full: int | None = None
+        """What the queue of the disk had refused when room was last found missing."""
 
     @property
     def open(self) -> bool:
@@ -273,6 +275,7 @@ class Admission:
         if self._context.room.fits(size_bytes):
             return True
         self.refused = True
+        self._behind_when_full = self._context.metrics["staging_behind"]
         self._evictor.refused(size_bytes)
         return False
 
@@ -298,5 +301,7 @@ class Admission:
         return self._context.health.why_resting() or self._context.room.what_limits()
 
     def refusal(self, size_bytes: int) -> NotTaken:
-        """What to raise for so many bytes that were not taken."""
-        return NotTaken(self.why_not(size_bytes) or "the cache disk does not keep up")
+        """What to raise for so many bytes that were not taken, even if by now there is room again."""
+        was_full = self._behind_when_full == self._context.metrics["staging_behind"]
+        why = self.why_not(size_bytes) or (self._context.room.what_limits() if was_full else None)
+        return NotTaken(why or "the cache disk does not keep up")
