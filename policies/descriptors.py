@@ -22,7 +22,7 @@ _STAGED = 1024
 _IDLE_FILES = 128
 """Of the source, between the chunks of large files. An open costs 2 ms on a busy Lustre."""
 
-_LENT = 1024
+_DELEGATED = 1024
 
 _LEAST = 4
 """Of each kind: what is used again at once."""
@@ -35,7 +35,7 @@ class Shares:
     directories: int
     staged: int
     idle_files: int
-    lent: int
+    delegated: int
     """Directories of the source that the data plane may have besides."""
     scarce: bool
     """Less than the caches wish for."""
@@ -49,5 +49,5 @@ def shares(limit: int) -> Shares:
     parts = (left // 2, left * 3 // 8, left // 8)
     found = [max(_LEAST, min(want, part)) for want, part in zip(wanted, parts, strict=True)]
     scarce = any(part < want for want, part in zip(wanted, parts, strict=True))
-    lent = 0 if scarce else min(_LENT, (left - sum(found)) // 2)
-    return Shares(found[0], found[1], found[2], lent, scarce)
+    delegated = 0 if scarce else min(_DELEGATED, (left - sum(found)) // 2)
+    return Shares(found[0], found[1], found[2], delegated, scarce)

@@ -4,8 +4,8 @@
 the index costs staging, never a read. It never asks the source. `index` holds the database, `objects` the files.
 """
 
-from hfs.mountd.cache.arrivals import Arrival, Arrivals
 from hfs.mountd.cache.cache import Cache, CacheSettings
+from hfs.mountd.cache.completions import Completion, Completions
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import StagedRow, Stamp
 from hfs.mountd.cache.kept_attributes import KeptPage, SeenObject
@@ -17,11 +17,11 @@ from hfs.mountd.cache.scrub import CheckedFile
 from hfs.mountd.cache.told_objects import ToldObjects
 
 __all__ = [
-    "Arrival",
-    "Arrivals",
     "Cache",
     "CacheSettings",
     "CheckedFile",
+    "Completion",
+    "Completions",
     "Delegation",
     "Grants",
     "KeptPage",

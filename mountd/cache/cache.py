@@ -5,7 +5,7 @@ cache` uses the same parts, with or without a mount.
 
     files          version -> StagedFile            admission      what fits, and why not
     reader         reads of staged bytes            writer         queue, workers, O_DIRECT
-    lender         whole objects, for the kernel    committer      group sync, then the index
+    publisher         whole objects, for the kernel    committer      group sync, then the index
     verifying      is this file right?              evictor        what must go
     checker,       all of it, read again            evictions      what is said to go, by name or age
       scrub                                         reclaimer      carries it out
@@ -29,21 +29,21 @@ from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.cache.arrivals import Arrivals
 from hfs.mountd.cache.committer import Committer
+from hfs.mountd.cache.completions import Completions
 from hfs.mountd.cache.evictions import EvictionsByName, clean_up, drop_passing
 from hfs.mountd.cache.evictor import Admission, Evictor
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
-from hfs.mountd.cache.lender import Findings, ObjectLender
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import Shrinking
 from hfs.mountd.cache.objects.context import CacheContext, State
 from hfs.mountd.cache.objects.disk import Descriptors
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.objects_ahead import ObjectsAhead
+from hfs.mountd.cache.publisher import Findings, ObjectPublisher
 from hfs.mountd.cache.reader import StagedReader, Verifying
 from hfs.mountd.cache.reclaimer import Reclaimer
 from hfs.mountd.cache.rows import KnownObjects, Pins, RowUpdates, StagedListing
@@ -159,7 +159,7 @@ class Cache:
         self.writer = StagedWriter(
             context, self.object_ids, self.admission, self.committer, queue, self.shrinking, settings.in_flight_bytes
         )
-        self.arrivals = Arrivals(
+        self.completions = Completions(
             context,
             self.object_ids,
             self.admission,
@@ -171,7 +171,7 @@ class Cache:
         )
         findings = Findings(context, self.descriptors, queue, telling)
         self.reader = StagedReader(context, self.descriptors, findings, nursery)
-        self.lender = ObjectLender(context, findings)
+        self.publisher = ObjectPublisher(context, findings)
         self.verifying = Verifying(self.reader, nursery)
         self.listing = StagedListing(context)
         self.evictions = EvictionsByName(
@@ -213,7 +213,7 @@ class Cache:
 
         After `at_most_s` seconds it ends without that: the next start then looks for what is left.
         """
-        self.arrivals.close()
+        self.completions.close()
         self.writer.close()  # object numbers that are given back below must not be taken any more
         with trio.move_on_after(at_most_s, shield=True):
             await guarded("staging: end", self._settle)
@@ -236,7 +236,7 @@ class Cache:
         return StagingStatistics(
             files=context.index.counts.files + self.object_ids.open_count,
             bytes=indexed_bytes + committer.uncommitted_bytes - twice_bytes,
-            room_bytes=context.room.used_bytes - self.arrivals.granted_bytes,  # what is granted others may use
+            room_bytes=context.room.used_bytes - self.completions.granted_bytes,  # what is granted others may use
             capacity_bytes=context.room.limit_bytes(),
             pinned_files=len(self.pinned),
             pinned_bytes=context.room.pinned_bytes,

@@ -108,7 +108,7 @@ class StagedFileTable:
         except Exception as error:  # noqa: BLE001 - who asks goes on as if it were not known yet
             note_fault("staging: look-ups", error)
             return None
-        return self._adopt(version, path, found) if found is not None else None
+        return self._attach(version, path, found) if found is not None else None
 
     async def get(self, version: Version, path: bytes = b"") -> StagedFile:
         """The StagedFile of a version, one without any chunk if nothing is staged or the index cannot be read."""
@@ -132,7 +132,7 @@ class StagedFileTable:
             self._context.health.index_failed(error, "looking up staged files")
         except Exception as error:  # noqa: BLE001 - who waits goes on as if nothing of it were staged
             note_fault("staging: look-ups", error)
-        return self._adopt(version, path, found)
+        return self._attach(version, path, found)
 
     def in_memory(self) -> list[StagedFile]:
         """All files that memory knows."""
@@ -153,7 +153,7 @@ class StagedFileTable:
         """A newer version of this file exists: what is staged of this one goes as soon as it is not open."""
         self._reclaim_queue.supersede(await self.get(version))
 
-    def _adopt(self, version: Version, path: bytes, found: list[FoundRow]) -> StagedFile:
+    def _attach(self, version: Version, path: bytes, found: list[FoundRow]) -> StagedFile:
         file = self._known.get(version)
         if file is not None:
             return file

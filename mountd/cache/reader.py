@@ -28,12 +28,12 @@ import trio
 import xxhash
 
 from hfs.mountd.cache.index import Stamp
-from hfs.mountd.cache.lender import Findings
 from hfs.mountd.cache.objects.changes import stamp_of
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.disk import Descriptors
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.reads import WantedRead, read_ahead, read_object, read_objects_ahead
+from hfs.mountd.cache.publisher import Findings
 from hfs.mountd.core.background import guarded, note_fault, start_guarded
 from hfs.mountd.core.byte_lru import ByteLRU
 from hfs.mountd.core.errors import HfsError, StagingError

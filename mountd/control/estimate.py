@@ -111,7 +111,7 @@ class WarmEstimate:
 
     async def _walk_names(self, directory: Node, names: Sequence[bytes]) -> None:
         answers = await self._namespace.lookups.attributes(directory, names)
-        source_id = self._namespace.leaves.source_id
+        source_id = self._namespace.slots.source_id
         files: list[tuple[bytes, Node | Attributes, Version]] = []
         below: list[Node] = []
         for name, one in zip(names, answers, strict=True):

@@ -23,7 +23,7 @@ class Fitting:
         """All that is not pinned goes for what is new."""
         room = cache.room
         self.pinned_bytes = room.pinned_bytes
-        self._used_bytes = room.used_bytes - cache.arrivals.granted_bytes
+        self._used_bytes = room.used_bytes - cache.completions.granted_bytes
 
     def free_bytes(self, here_bytes: int = 0) -> int:
         """For files that are not staged; `here_bytes`: what those of the command take that are, and are not pinned."""

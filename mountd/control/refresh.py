@@ -68,7 +68,9 @@ class RefreshWork:
         all_paths: list[bytes] = []
 
         async def refresh(path: bytes) -> None:
-            every.append(await self._refreshing.refresh(path, self._pipeline.lending.recall, self._run_in_thread))
+            every.append(
+                await self._refreshing.refresh(path, self._pipeline.directory_delegations.recall, self._run_in_thread)
+            )
             work.files += every[-1].count
             all_paths.append(path)
 

@@ -3,7 +3,7 @@
 Files are fetched many at a time and written behind, so one that was fetched is done only once all its chunks are in the
 index: until then it is pending (`pending_files`).
 
-Names of a directory that may be lent go to the data plane, which knows what they are no sooner than it has fetched
+Names of a directory that may be delegated go to the data plane, which knows what they are no sooner than it has fetched
 them. What it leaves to us, subdirectories too, is the next round's.
 
 Where files were evicted meanwhile (`lru`, others that fill the disk), what was counted is looked up in the index at the
@@ -39,7 +39,7 @@ _SMALL_AT_ONCE = 16
 """Small files that are looked up and fetched together."""
 
 _NAMES_AT_ONCE = 512
-_LEAVES_AT_ONCE = 64
+_SLOTS_AT_ONCE = 64
 """Names of a directory that the data plane is asked for in one call, which takes so many."""
 
 _LOOKS = 64
@@ -189,11 +189,11 @@ class Warming:
             await self._walk_some(node, names, send)
 
     async def _walk_some(self, directory: Node, names: list[bytes], send: _Send) -> None:
-        await self._namespace.lookups.wait_kept(directory)  # before that it is not lent
-        if await self._pipeline.lend(directory):
+        await self._namespace.lookups.wait_kept(directory)  # before that it is not delegated
+        if await self._pipeline.delegate(directory):
             self._work.unseen += len(names)
-            for first in range(0, len(names), _LEAVES_AT_ONCE):
-                await send.send((directory, names[first : first + _LEAVES_AT_ONCE]))
+            for first in range(0, len(names), _SLOTS_AT_ONCE):
+                await send.send((directory, names[first : first + _SLOTS_AT_ONCE]))
         else:
             await self._walk_names(directory, names, send)
 
@@ -234,15 +234,15 @@ class Warming:
     async def _sort(self, one: Node | _Names, small: list[Node], large: list[Node]) -> None:
         """Names are staged at once."""
         if isinstance(one, tuple):
-            await self._stage_leaves(*one)
+            await self._stage_slots(*one)
         else:
             (small if self._nodes.is_small(one) else large).append(one)
 
-    async def _stage_leaves(self, directory: Node, names: list[bytes]) -> None:
+    async def _stage_slots(self, directory: Node, names: list[bytes]) -> None:
         # What might not fit is known by its size first.
         if (
             self._nodes.is_too_much(len(names) * self._small_files.limit_bytes)
-            or not await self._cache.arrivals.wait_granted()
+            or not await self._cache.completions.wait_granted()
         ):
             self._leave((directory, names), len(names))
             return

@@ -103,7 +103,7 @@ def _answering(
         storage.source,
         peers.owners.owned_here,
         basics.workers.run_sync,
-        files.pipeline.lending.wait_fetched,
+        files.pipeline.directory_delegations.wait_fetched,
     )
     peers.answer(answers, cluster.own_figures)
     try:

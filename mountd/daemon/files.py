@@ -19,10 +19,10 @@ from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import (
     WAS_HERE,
+    DelegationTerms,
+    DirectoryDelegations,
     Fetcher,
     FetchesAhead,
-    Lending,
-    LendingTerms,
     OwnWaits,
     Prefetch,
     SiblingFetches,
@@ -108,7 +108,7 @@ async def open_file_service(
         overlays = _overlays(basics, storage, names, pages, recorder, nursery)
         io_mode = _io_mode(basics, storage, names, passthrough, overlays)
         hears = recorder, fetch.plans
-        lending, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, nursery)
+        directories, pipeline = _pipeline(basics, storage, peers, names, siblings, io_mode, hears, nursery)
         small_files = SmallFiles(namespace, cache, fetch.resolver, fetch.owners, pipeline)
         ahead = _fetches_ahead(basics, storage, fetch, siblings, small_files)
         await _open_again(basics, storage, names, passthrough)
@@ -117,7 +117,7 @@ async def open_file_service(
         residency = Residency(namespace, cache, _seen_at(basics), nursery, by_kernel.any)
         away, changed = storage.sent_away, storage.changed
         modes = OpenModes(namespace, cache, io_mode, passthrough, away, queue, metrics, changed)
-        observers = OpenObservers(recorder, fetch.plans, siblings, source, lending, pages, residency.is_looking)
+        observers = OpenObservers(recorder, fetch.plans, siblings, source, directories, pages, residency.is_looking)
         opened_files = OpenedFiles(namespace, storage.handles, cache, modes, observers, queue, plane)
         delegations = _delegations(plane, storage, names, opened_files, (recorder, fetch), (pages, pipeline))
         yield FileService(
@@ -189,7 +189,7 @@ def _is_heard(recorder: Recorder, fetch: Fetching) -> bool:
 def _terms(basics: Basics, namespace: Namespace) -> int:
     """Of what the kernel is told of files: with other ones than its predecessor's a daemon believes none of that."""
     return xxhash.xxh3_64_intdigest(
-        repr((basics.config.ttl_s, basics.config.immutable, namespace.leaves.source_id)).encode()
+        repr((basics.config.ttl_s, basics.config.immutable, namespace.slots.source_id)).encode()
     )
 
 
@@ -216,7 +216,7 @@ def _delegations(
     names: NameService,
     opened_files: OpenedFiles,
     hears: tuple[Recorder, Fetching],
-    leaves: tuple[UnusedPages, SmallPipeline],
+    slots: tuple[UnusedPages, SmallPipeline],
 ) -> Delegations:
     return Delegations(
         plane,
@@ -226,11 +226,11 @@ def _delegations(
         opened_files,
         storage.cache,
         is_heard=partial(_is_heard, *hears),
-        leaf_opened=partial(_leaf_opened, *leaves),
+        slot_opened=partial(_slot_opened, *slots),
     )
 
 
-def _leaf_opened(pages: UnusedPages, pipeline: SmallPipeline, node_id: int, thread_id: int, at_ns: int) -> bool:
+def _slot_opened(pages: UnusedPages, pipeline: SmallPipeline, node_id: int, thread_id: int, at_ns: int) -> bool:
     pages.read(node_id)
     return pipeline.opened(node_id, thread_id, at_ns)
 
@@ -244,14 +244,14 @@ def _pipeline(
     io_mode: IoMode,
     hears: tuple[Recorder, FollowedPlans],
     nursery: trio.Nursery,
-) -> tuple[Lending, SmallPipeline]:
+) -> tuple[DirectoryDelegations, SmallPipeline]:
     config, cache, source, fetches = basics.config, storage.cache, storage.source, storage.fetches
 
     def is_wanted() -> bool:
         # While names are held nothing is looked up without Python, which knows how long such an answer waits.
         return io_mode.choice.final and not io_mode.stateless and not storage.changed.held
 
-    terms = LendingTerms(
+    terms = DelegationTerms(
         is_wanted=is_wanted,
         passes=lambda: config.io_mode == "passthrough",
         pushes=config.push,
@@ -268,8 +268,12 @@ def _pipeline(
         hears[0].opened(path, size, thread_id & ~WAS_HERE, at_ns)
         return hears[1].opened_at(path, staged)
 
-    lending = Lending(fetches, names.namespace, names.permissions, source, terms, cache.arrivals, nursery)
-    return lending, SmallPipeline(fetches, lending, names.namespace, source, cache, siblings, basics.metrics, heard)
+    directories = DirectoryDelegations(
+        fetches, names.namespace, names.permissions, source, terms, cache.completions, nursery
+    )
+    return directories, SmallPipeline(
+        fetches, directories, names.namespace, source, cache, siblings, basics.metrics, heard
+    )
 
 
 def _stepping_back(

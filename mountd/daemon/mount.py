@@ -89,7 +89,7 @@ def fuse_of(
 async def mounted(basics: Basics, storage: Storage, files: FileService, fuse: Fuse) -> AsyncIterator[None]:
     """The mount is there until the block is left, though nobody answers yet. Raises MountError."""
     try:
-        fuse.begin(overlay=storage.cache.lender.on_overlay)
+        fuse.begin(overlay=storage.cache.publisher.on_overlay)
     except RuntimeError as error:
         raise MountError(f"{basics.config.mountpoint}: the kernel refused the mount ({error}); see the log") from error
     try:

@@ -13,7 +13,7 @@ from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage
-from hfs.mountd.kernel import PlaneLeaves
+from hfs.mountd.kernel import SlotTable
 from hfs.mountd.namespace import Answers, Inherited, Namespace, Node, Permissions, Xattrs, open_namespace, seconds
 from hfs.mountd.source import open_as_user
 
@@ -21,7 +21,7 @@ _NAME_BYTES = 750
 """Of a name with its node, its attributes and its version (measured)."""
 _NAMES_SHARE = 48
 _LEAST_NAMES, _MOST_NAMES = 1 << 14, 1 << 22
-"""Names remembered besides those that the kernel holds: with twice as many leaves, of 210 bytes, a thirty-second of the
+"""Names remembered besides those that the kernel holds: with twice as many slots, of 210 bytes, a thirty-second of the
 memory that is available; enough for a directory or two, and no more than 3 GB."""
 
 
@@ -32,7 +32,7 @@ class NameService:
     xattrs: Xattrs
     inherited: Inherited
     """What the daemon before has left of open files."""
-    leaf_table: PlaneLeaves
+    slot_table: SlotTable
 
 
 @asynccontextmanager
@@ -50,7 +50,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
 
     inherited = basics.journal.take_inherited()
     device = source.directories.root.device
-    leaf_table = PlaneLeaves(storage.plane)
+    slot_table = SlotTable(storage.plane)
     namespace = await open_namespace(
         source,
         metrics,
@@ -59,11 +59,11 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         strict=config.strict,
         names_at_most=_names_at_most(basics.memory),
         journal=basics.journal,
-        leaf_table=leaf_table,
+        slot_table=slot_table,
         kept=storage.cache.attributes.of_source(source.source_id, device),
         inherited=inherited.nodes,
         changed=changed,
-        leaf_opened=storage.handles.leaves.opened,
+        slot_opened=storage.handles.slots.opened,
         mountpoint=os.fsencode(config.mountpoint),
         gone=(storage.learners.plans.forget, storage.sent_away.forget),
     )
@@ -83,7 +83,7 @@ async def open_names(basics: Basics, storage: Storage, nursery: trio.Nursery) ->
         )
         await permissions.start()
         storage.xattr_answers.ask_for_opens(not permissions.all_may_open(namespace.root))
-        yield NameService(namespace, permissions, xattrs, inherited, leaf_table)
+        yield NameService(namespace, permissions, xattrs, inherited, slot_table)
 
 
 def _names_at_most(memory: Memory) -> int:

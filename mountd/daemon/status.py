@@ -31,7 +31,7 @@ from hfs.mountd.peers import ClusterView
 _FOR_OTHERS = {
     *("pid", "version", "mountpoint", "uptime_s", "traffic", "io_mode", "by_kernel", "opens", "reads", "read_bytes"),
     *("hints", "source_wait_s", "scrub", "stage_encoding", "ahead", "queues", "memory", "open", "faults", "evicted"),
-    *("interrupted", "version_changes", "stale_served", "page_cache", "data_plane", "leaves", "kernel", "counters"),
+    *("interrupted", "version_changes", "stale_served", "page_cache", "data_plane", "slots", "kernel", "counters"),
 }
 """What other users are told as it is."""
 
@@ -162,7 +162,7 @@ class Status:
             **self._counted(("interrupted", "version_changes", "stale_served")),
             "page_cache": files.residency.figures,
             "data_plane": {**plane._asdict(), "delegated": len(files.delegations)},
-            "leaves": self._names.leaf_table.figures()._asdict(),
+            "slots": self._names.slot_table.figures()._asdict(),
             "kernel": dataclasses.asdict(self._kernel),
             **self._monitoring.gather(),
             "config": describe(basics.config, basics.origins),
@@ -197,7 +197,7 @@ class Status:
         namespace = self._names.namespace
         found = {"nodes": len(namespace.nodes), "names": len(namespace.names)}
         opened = self._storage.handles.statistics()
-        opened["files"] += self._names.leaf_table.figures().open
+        opened["files"] += self._names.slot_table.figures().open
         return {**found, **opened}
 
     def _source(self) -> dict[str, object]:

@@ -8,9 +8,9 @@ from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
+from hfs.mountd.fetch.directory_delegations import DelegationTerms, DirectoryDelegations
 from hfs.mountd.fetch.fetches_ahead import FetchesAhead, SiblingFetches
 from hfs.mountd.fetch.history import History
-from hfs.mountd.fetch.lending import Lending, LendingTerms
 from hfs.mountd.fetch.misses import Misses
 from hfs.mountd.fetch.prefetch import Prefetch
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
@@ -28,14 +28,14 @@ __all__ = [
     "UNSTAGED_SHARE",
     "WAS_HERE",
     "Become",
+    "DelegationTerms",
+    "DirectoryDelegations",
     "Ensured",
     "Fetcher",
     "FetchesAhead",
     "Goal",
     "HeldChunks",
     "History",
-    "Lending",
-    "LendingTerms",
     "Misses",
     "OwnWaits",
     "Owners",

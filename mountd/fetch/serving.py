@@ -43,7 +43,7 @@ class Serving:
         run_in_thread: Callable[..., Awaitable[Any]],
         wait_fetched: Callable[[Node, bytes], Awaitable[None]],
     ) -> None:
-        """`wait_fetched`: as that of `Lending`."""
+        """`wait_fetched`: as that of `DirectoryDelegations`."""
         self._namespace = namespace
         self._cache = cache
         self._fetcher = fetcher

@@ -1,9 +1,9 @@
 """Small files, staged many at a time: whole trees of them, before anybody opens one.
 
-In directories that may be lent the data plane fetches them (`small_pipeline`). What it cannot judge (links, other file
-systems, files that were changed just now, users who have to be asked for) is looked up together here, and fetched as
-the one chunk that it is, some at a time, with all the patience of a read. Whoever asks hears the same of a file either
-way. Errors are given for each file; nothing is told to readers, who find what is here and fetch what is not.
+In directories that may be delegated the data plane fetches them (`small_pipeline`). What it cannot judge (links, other
+file systems, files that were changed just now, users who have to be asked for) is looked up together here, and fetched
+as the one chunk that it is, some at a time, with all the patience of a read. Whoever asks hears the same of a file
+either way. Errors are given for each file; nothing is told to readers, who find what is here and fetch what is not.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _AT_ONCE = 16
 """Files of one call that are fetched at a time: as many as there are prefetch threads."""
 
 
-_MOST_LENT = 4096
-"""Directories that are remembered by their paths: more than are lent at a time."""
+_MOST_DELEGATED = 4096
+"""Directories that are remembered by their paths: more than are delegated at a time."""
 
 Outcome = Small | HfsError
 
@@ -51,8 +51,8 @@ class SmallFiles:
         self._owners = owners
         self._pipeline = pipeline
         self.limit_bytes = pipeline.limit_bytes
-        self._lent: dict[bytes, Node] = {}
-        """By path, as it was when they were lent."""
+        self._delegated: dict[bytes, Node] = {}
+        """By path, as it was when they were delegated."""
 
     @property
     def places(self) -> int:
@@ -92,15 +92,15 @@ class SmallFiles:
         return staged
 
     async def _directory(self, path: bytes, *, through_links: bool) -> Node | HfsError:
-        directory = self._lent.get(path)
-        if directory is not None and directory.lent and directory.path == path:
+        directory = self._delegated.get(path)
+        if directory is not None and directory.delegated and directory.path == path:
             return directory
         try:
             directory = await self._namespace.links.find(path, through_links=through_links)
-            if await self._pipeline.lend(directory):
-                if len(self._lent) >= _MOST_LENT:
-                    self._lent.clear()
-                self._lent[path] = directory
+            if await self._pipeline.delegate(directory):
+                if len(self._delegated) >= _MOST_DELEGATED:
+                    self._delegated.clear()
+                self._delegated[path] = directory
         except HfsError as error:
             return error
         return directory
@@ -141,7 +141,7 @@ class SmallFiles:
         """
         outcomes: dict[Place, Outcome] = {}
         if not by_nodes and goal is not Goal.IN_MEMORY:
-            outcomes.update(await self._stage_lent(places))
+            outcomes.update(await self._stage_delegated(places))
         unique = [place for place in dict.fromkeys(places) if place not in outcomes]
         outcomes.update(dict.fromkeys(self._claim(unique), Small(Become.HERE)))
         left = [place for place in unique if place not in outcomes]
@@ -149,12 +149,12 @@ class SmallFiles:
             outcomes.update(await self._stage_nodes(left, goal, wanted, push=push))
         return [outcomes[place] for place in places]
 
-    async def _stage_lent(self, places: Sequence[Place]) -> dict[Place, Small]:
+    async def _stage_delegated(self, places: Sequence[Place]) -> dict[Place, Small]:
         """By the data plane, as far as it may and can."""
-        for directory in {directory for directory, _ in places if not directory.lent}:
-            await self._pipeline.lend(directory)
-        lent = [place for place in dict.fromkeys(places) if place[0].lent]
-        outcomes = zip(lent, await self._pipeline.stage(lent), strict=True) if lent else ()
+        for directory in {directory for directory, _ in places if not directory.delegated}:
+            await self._pipeline.delegate(directory)
+        delegated = [place for place in dict.fromkeys(places) if place[0].delegated]
+        outcomes = zip(delegated, await self._pipeline.stage(delegated), strict=True) if delegated else ()
         return {place: outcome for place, outcome in outcomes if outcome is not None}
 
     async def _stage_nodes(
@@ -174,14 +174,16 @@ class SmallFiles:
         return outcomes
 
     def _claim(self, places: Sequence[Place]) -> list[Place]:
-        """What is lent among these is fetched by us from now on. But those that the data plane has fetched, or is just
-        fetching: these are given."""
+        """What is delegated among these is fetched by us from now on. But those that the data plane has fetched, or is
+        just fetching: these are given."""
         by_directory: dict[Node, list[bytes]] = {}
         for directory, name in places:
-            if directory.lent:
+            if directory.delegated:
                 by_directory.setdefault(directory, []).append(name)
-        claim = self._namespace.leaves.claim
-        return [(directory, name) for directory, names in by_directory.items() for name in claim(directory, names)]
+        try_reserve = self._namespace.slots.try_reserve
+        return [
+            (directory, name) for directory, names in by_directory.items() for name in try_reserve(directory, names)
+        ]
 
     async def _look_up(self, places: Sequence[Place]) -> None:
         """Have the names known, and what is staged of them. Errors are met again by who fetches them."""

@@ -1,8 +1,8 @@
 """Small files that the data plane fetches by itself (native/plane/fetch.h): what it is asked for ahead, and what has
 become of each.
 
-It may do so in directories that are lent (`fetch.lending`). What is out of the ordinary comes to us as every request
-did: the pipeline is a faster way, never another one. Event loop only.
+It may do so in directories that are delegated (`fetch.directory_delegations`). What is out of the ordinary comes to us
+as every request did: the pipeline is a faster way, never another one. Event loop only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import trio
 
-from hfs.mountd.cache import Arrival, Cache, SeenObject, Stamp
+from hfs.mountd.cache import Cache, Completion, SeenObject, Stamp
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.seen import version_of
 from hfs.mountd.core.version import Version
-from hfs.mountd.fetch.lending import Lending
+from hfs.mountd.fetch.directory_delegations import DirectoryDelegations
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
 from hfs.mountd.kernel import Fetched, FetchKind, SmallFetches
 from hfs.mountd.namespace import Namespace, Node
@@ -32,7 +32,7 @@ _MOST_AHEAD = 512
 """Files that wait to be fetched ahead, or are being fetched: in the 20 ms until it is looked again 48 threads do fewer
 than that. The data plane refuses more than 4096 (AHEAD_QUEUED)."""
 
-_HOMELESS_SHARE = 4
+_UNSTORED_SHARE = 4
 """Of the memory for fetching ahead, at most, for what finds no room in the cache and waits there for its reader. More
 would drive out what was not read yet, and the source would give it twice (1.4 times the bytes of a data set were seen).
 The data plane takes no more either (has_place in workers.c), and begins to forget at half."""
@@ -41,7 +41,7 @@ _BATCH_S = 0.02
 """What becomes of files in that time is heard of together: a turn of the event loop for each costs 40 us."""
 
 _LOOK_AFTER_S = 0.1
-"""How often directories that are lent are looked after."""
+"""How often directories that are delegated are looked after."""
 
 _HANGING_EVERY_S = 0.5
 _HANGS_S = 2.0
@@ -119,7 +119,7 @@ class SmallPipeline:
     def __init__(
         self,
         fetches: SmallFetches,
-        lending: Lending,
+        directory_delegations: DirectoryDelegations,
         namespace: Namespace,
         source: Source,
         cache: Cache,
@@ -130,8 +130,8 @@ class SmallPipeline:
         """`heard(path, size, thread_id, at_ns)` is told of each file that is opened without us, `WAS_HERE` in its
         thread id if it was staged; whether an order names it."""
         self._fetches = fetches
-        self.lending = lending
-        self.limit_bytes = lending.terms.limit_bytes
+        self.directory_delegations = directory_delegations
+        self.limit_bytes = directory_delegations.terms.limit_bytes
         """The largest small file."""
         self._namespace = namespace
         self._source = source
@@ -146,7 +146,7 @@ class SmallPipeline:
         self._counted_waits = fetches.reader_waits().waits
         self._given_up = 0
         """Names at which the source did not answer."""
-        self._homeless_bytes = 1
+        self._unstored_bytes = 1
         self._ahead_threads = 1
         self._share = 1.0
 
@@ -157,9 +157,9 @@ class SmallPipeline:
         """How many more files may be asked for ahead: others would only wait for a thread, or find room nowhere. Who
         asks for none hears of the next that is done or read (`SiblingWatch`)."""
         figures = self._fetches.figures()
-        if self._cache.arrivals.granted_bytes > self.limit_bytes:
+        if self._cache.completions.granted_bytes > self.limit_bytes:
             return max(0, _MOST_AHEAD - figures.jobs)
-        return max(0, (self._homeless_bytes - figures.homeless_bytes) // self.limit_bytes - figures.jobs)
+        return max(0, (self._unstored_bytes - figures.unstored_bytes) // self.limit_bytes - figures.jobs)
 
     @property
     def jobs(self) -> int:
@@ -171,17 +171,17 @@ class SmallPipeline:
         self._share = share
         self._fetches.set_ahead_threads(max(1, int(self._ahead_threads * share)))
 
-    async def lend(self, directory: Node) -> bool:
+    async def delegate(self, directory: Node) -> bool:
         """Have small files of this directory fetched without us from now on. False: that may not be."""
-        return self._fetches.runs and await self.lending.lend(directory)
+        return self._fetches.runs and await self.directory_delegations.delegate(directory)
 
     async def stage(self, places: Sequence[Place]) -> list[Small | None]:
-        """Have these files of directories that are lent fetched and staged. For each what has become of it; None: we
-        are to fetch it."""
+        """Have these files of directories that are delegated fetched and staged. For each what has become of it; None:
+        we are to fetch it."""
         batch = _Batch()
-        generation = self.lending.generation
+        generation = self.directory_delegations.generation
         keys = {place: _Key(place[0].id, generation(place[0].id), place[1]) for place in places}
-        asked = [keys[place] for place in places if place[0].lent]
+        asked = [keys[place] for place in places if place[0].delegated]
         errors = self._fetches.ahead([(key.directory_id, key.name) for key in asked])
         for key, error in zip(asked, errors, strict=True):
             if not error:
@@ -198,16 +198,16 @@ class SmallPipeline:
         return [batch.outcomes.get(keys[place]) for place in places]
 
     def opened(self, node_id: int, thread_id: int, at_ns: int) -> bool:
-        """A node was opened without us, at this `time.monotonic_ns()`. False: it is no leaf."""
-        found = self._fetches.leaf(node_id)
+        """A node was opened without us, at this `time.monotonic_ns()`. False: it is no slot."""
+        found = self._fetches.slot(node_id)
         if found is None:
             return False
         directory_id, name, size = found
         staged = bool(thread_id & WAS_HERE)
         is_planned = self._heard((self._prefix(directory_id) or b"") + name, size, thread_id, at_ns)
-        directory = self.lending.directory(directory_id)
+        directory = self.directory_delegations.directory(directory_id)
         if directory is not None:
-            self.lending.is_used(directory_id)
+            self.directory_delegations.is_used(directory_id)
             if not is_planned:
                 self._siblings.opened_in(directory, name, size, staged=staged)
         return True
@@ -235,7 +235,7 @@ class SmallPipeline:
         """Fetch with so many threads, from now on; for ever. At the end they have ended. `run_in_thread`: as
         trio.to_thread.run_sync, also where no thread can be started any more."""
         self._ahead_threads = ahead_threads
-        self._homeless_bytes = max(1, ahead_bytes // _HOMELESS_SHARE)
+        self._unstored_bytes = max(1, ahead_bytes // _UNSTORED_SHARE)
         self._fetches.start(device_fd, threads, ahead_threads=ahead_threads, ahead_bytes=ahead_bytes)
         self.set_share(self._share)
         try:
@@ -244,25 +244,27 @@ class SmallPipeline:
                 while True:
                     await self._fetches.news.wait()
                     self.take()
-                    if self.lending:
-                        self._cache.arrivals.grant_nowait()
-                    self.lending.heard()
+                    if self.directory_delegations:
+                        self._cache.completions.grant_nowait()
+                    self.directory_delegations.heard()
                     await trio.sleep(_BATCH_S)
         finally:
-            self.lending.recall_all()
+            self.directory_delegations.recall_all()
             with trio.CancelScope(shield=True):
                 await run_in_thread(self._fetches.stop, _PATIENCE_S)
             self.take()
 
     async def _look_after(self, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
-        """What is lent, and what hangs. Never returns."""
+        """What is delegated, and what hangs. Never returns."""
         hanging_s = 0.0
         while True:
-            if not self.lending and not self._fetches.figures().jobs:  # a directory may have been called back since
-                await self.lending.wait_lent()
+            if (
+                not self.directory_delegations and not self._fetches.figures().jobs
+            ):  # a directory may have been called back since
+                await self.directory_delegations.wait_delegated()
             await trio.sleep(_LOOK_AFTER_S)
-            self._cache.arrivals.grant_nowait()
-            self.lending.look_after()
+            self._cache.completions.grant_nowait()
+            self.directory_delegations.look_after()
             if trio.current_time() >= hanging_s:
                 hanging_s = trio.current_time() + _HANGING_EVERY_S
                 await self._replace_hanging(run_in_thread)
@@ -273,7 +275,7 @@ class SmallPipeline:
         self._given_up += len(stuck)
         self._metrics.add("source_abandoned", len(stuck))
         for directory_id in set(stuck):
-            self.lending.rest(directory_id)
+            self.directory_delegations.rest(directory_id)
             self._give_up(directory_id)
 
     def take(self) -> None:
@@ -289,23 +291,23 @@ class SmallPipeline:
             self._enter(found)
 
     def _enter(self, found: Sequence[Fetched]) -> None:
-        arrivals: list[Arrival] = []
+        completions: list[Completion] = []
         source_id = self._source.source_id
         for one in found:
             prefix = self._prefix(one.directory_id)
             version = version_of(one.seen, source_id)
             if one.kind is FetchKind.BROKEN or (one.kind is FetchKind.STORED and prefix is None):
-                self._cache.arrivals.broken(one.number, version.size)
+                self._cache.completions.broken(one.number, version.size)
             elif one.kind is FetchKind.STORED and prefix is not None:
                 stamp = Stamp(one.inode, one.ctime_ns)
-                arrivals.append(Arrival(version, prefix + one.name, one.number, stamp, one.checksum))
+                completions.append(Completion(version, prefix + one.name, one.number, stamp, one.checksum))
                 self._note(one, source_id)
             elif one.kind is FetchKind.GIVEN and prefix is not None:
                 self._store(one, version, prefix)
-            self.lending.is_used(one.directory_id)
+            self.directory_delegations.is_used(one.directory_id)
             if one.ahead:
                 self._tell_awaiting(one, version.size)
-        self._cache.arrivals.enter(arrivals)
+        self._cache.completions.enter(completions)
         if any(one.ahead for one in found):
             self._siblings.look_again()
 
@@ -319,7 +321,7 @@ class SmallPipeline:
             self._namespace.names.known_nowait(directory, one.name)
 
     def _note(self, one: Fetched, source_id: str) -> None:
-        if one.generation != self.lending.generation(one.directory_id):
+        if one.generation != self.directory_delegations.generation(one.directory_id):
             return  # somebody has said since that its name may be another file's
         if self._cache.attributes.on and not (directory := self._namespace.nodes.node(one.directory_id)).changes:
             seen = SeenObject(one.number, source_id, directory.attributes, one.name, one.seen)

@@ -48,20 +48,20 @@ _TOLD_AT_ONCE = 8
 _SLICE = 128
 
 _THREAD = (1 << 63) - 1
-"""Of an open's thread id, which says besides whether the bytes of a leaf were here."""
+"""Of an open's thread id, which says besides whether the bytes of a slot were here."""
 
 
 class Delegated:
     """Requests for one node; implements `base.delegation.Delegation`."""
 
-    __slots__ = ("_call_back", "_plane", "file", "node_id", "number", "passes", "pins", "reads", "slot")
+    __slots__ = ("_call_back", "_plane", "counter", "file", "node_id", "number", "passes", "pins", "reads")
 
     def __init__(self, plane: DataPlane, node_id: int, file: StagedFile, call_back: Callable[[], None]) -> None:
         self._plane = plane
         self._call_back = call_back
         self.node_id = node_id
         self.file = file
-        self.slot: int | None = None
+        self.counter: int | None = None
         """Where opens are counted; None: they come to us."""
         self.number = 0
         """The handle of those who open it."""
@@ -73,7 +73,7 @@ class Delegated:
     @property
     def opens(self) -> int:
         """Handles that are open now, beside our own."""
-        return self._plane.count(self.slot) if self.slot is not None else 0
+        return self._plane.count(self.counter) if self.counter is not None else 0
 
     def recall(self) -> None:
         """Requests come to us again."""
@@ -93,10 +93,10 @@ class Delegations:
         cache: Cache,
         *,
         is_heard: Callable[[], bool],
-        leaf_opened: Callable[[int, int, int], bool],
+        slot_opened: Callable[[int, int, int], bool],
     ) -> None:
         """`is_heard()`: somebody wants to hear of opens and reads now; its `news.wake` says that it may have changed.
-        `leaf_opened(node_id, thread_id, at_ns)` is told of all opens first: whether it is a leaf's."""
+        `slot_opened(node_id, thread_id, at_ns)` is told of all opens first: whether it is a slot's."""
         self._plane = plane
         self._namespace = namespace
         self._permissions = permissions
@@ -104,7 +104,7 @@ class Delegations:
         self._opened_files = opened_files
         self._cache = cache
         self._is_heard = is_heard
-        self._leaf_opened = leaf_opened
+        self._slot_opened = slot_opened
         self._slices = Slices()
         self._out: dict[Node, Delegated] = {}
         """The oldest first."""
@@ -135,12 +135,12 @@ class Delegations:
         node = handle.node
         number = self._opened_files.delegate(number)
         handle = self._handles.file(number)
-        handle.slot = self._put(number, handle)
-        if handle.slot is None:
+        handle.counter = self._put(number, handle)
+        if handle.counter is None:
             self._opened_files.let_go_unused(number)
             return True
         out = Delegated(self._plane, node.id, handle.file, partial(self.recall, node))
-        out.slot, out.number, out.pins, out.passes = handle.slot, number, 1, handle.backing_id is not None
+        out.counter, out.number, out.pins, out.passes = handle.counter, number, 1, handle.backing_id is not None
         self._add(node, out)
         return True
 
@@ -168,7 +168,7 @@ class Delegations:
         node_id, backing_id = handle.node.id, handle.backing_id
         if backing_id is None:
             return self._plane.put_opens(node_id, number, size=handle.file.size, valid_s=valid_s, backing=None)
-        place, stamp = self._cache.lender.place(handle.file), handle.file.stamp
+        place, stamp = self._cache.publisher.place(handle.file), handle.file.stamp
         if place is None or stamp is None or stamp.inode != handle.backing_inode:
             return None
         size = handle.file.size
@@ -191,7 +191,7 @@ class Delegations:
             staged = StagedObject(fd, stamp.inode, file.size, stamp.ctime_ns) if stamp is not None else None
             return staged is not None and self._plane.put_reads(node.id, staged)
 
-        if self._cache.lender.lend_nowait(file, put):
+        if self._cache.publisher.publish_nowait(file, put):
             out = Delegated(self._plane, node.id, file, partial(self.recall, node))
             out.reads = True
             self._reads.add(node)
@@ -232,7 +232,7 @@ class Delegations:
         self._namespace.holds.delegated(node, None)
         if out.reads:
             self._plane.take_reads(out.node_id)
-        if out.slot is not None:
+        if out.counter is not None:
             counts = self._plane.take_opens(out.node_id)
             self._namespace.holds.counted(node, counts.open, passed=out.passes)
             if counts.last_ns:
@@ -256,11 +256,11 @@ class Delegations:
         """Tell of what was answered without us, for ever: of opens those who want to hear of them now; and `served` of
         threads, with how many reads and bytes they were answered."""
         heard = False
-        self._plane.read_staged(self._cache.lender.directory_fd)
+        self._plane.read_staged(self._cache.publisher.directory_fd)
         while True:
             heard_before, heard = heard, self._is_heard()
             if heard != heard_before:
-                self._plane.read_staged(-1 if heard else self._cache.lender.directory_fd)
+                self._plane.read_staged(-1 if heard else self._cache.publisher.directory_fd)
             if heard and not heard_before:
                 self._recall_reads()
             for reader in self._plane.take_served():
@@ -281,7 +281,7 @@ class Delegations:
         for number, (node_id, thread_id, object_id, at_ns) in enumerate(opened):
             if object_id:
                 self._cache.updates.used(object_id)
-            if not self._leaf_opened(node_id, thread_id, at_ns) and all_files:
+            if not self._slot_opened(node_id, thread_id, at_ns) and all_files:
                 self._tell_of(node_id, thread_id & _THREAD)
             if number % _TOLD_AT_ONCE == 0:
                 yield

@@ -47,7 +47,7 @@ class FileHandle:
     backing_inode: int = 0
     """Of the backing file."""
     pattern: Pattern = field(default_factory=Pattern)
-    slot: int | None = None
+    counter: int | None = None
     """Where the data plane counts how many have it open; None: one has."""
     trail: Trail | None = None
     """Made when its reads are neither sequential nor foreseen."""
@@ -60,7 +60,7 @@ class DirectoryHandle:
     """One open directory. `listing` is None until the first readdir.
 
     `batch` holds what the names before position `batch_end` are, from the one on at which it was asked for; those that
-    are not in it are leaves. The kernel takes some thirty entries a call, the source is asked for hundreds at once.
+    are not in it are slots. The kernel takes some thirty entries a call, the source is asked for hundreds at once.
     `whole`: its reader wants attributes, as far as is known.
     """
 
@@ -96,48 +96,48 @@ class DirectoryHandle:
         self.listing, self.digest = listing, None
 
 
-class LeafHandles:
-    """Handles that the data plane has given out for leaves, once these are nodes: each has the id of its leaf for a
+class SlotHandles:
+    """Handles that the data plane has given out for slots, once these are nodes: each has the id of its slot for a
     number.
 
     Such a handle has no staged file until somebody reads by it here: to find one may take a look at the index, and a
-    leaf becomes a node where nothing may wait. From then on it is a handle like all others.
+    slot becomes a node where nothing may wait. From then on it is a handle like all others.
     """
 
-    def __init__(self, journal: Journal, adopt: Callable[[int, Node, StagedFile, int], object]) -> None:
-        """`adopt(number, node, file, slot)`: it is a handle like all others from now on."""
+    def __init__(self, journal: Journal, attach: Callable[[int, Node, StagedFile, int], object]) -> None:
+        """`attach(number, node, file, counter)`: it is a handle like all others from now on."""
         self._journal = journal
-        self._adopt = adopt
+        self._attach = attach
         self._waiting: dict[int, tuple[Node, int]] = {}
-        """Node and slot, by number."""
+        """Node and counter, by number."""
 
-    def opened(self, node: Node, slot: int) -> None:
-        """`node`, which is noted and was a leaf until now, is open; how many have it open is counted in `slot`."""
-        self._waiting[node.id] = node, slot
+    def opened(self, node: Node, counter: int) -> None:
+        """`node`, which is noted and was a slot until now, is open; how many have it open is counted in `counter`."""
+        self._waiting[node.id] = node, counter
         self._journal.handles.opened(node.id, node.id, 0, 0, 0)
 
-    async def adopt(self, number: int, cache: Cache) -> None:
+    async def attach(self, number: int, cache: Cache) -> None:
         """Somebody reads by this handle: have it be like all others. Nothing, if it is."""
         while (waiting := self._waiting.get(number)) is not None:
-            node, slot = waiting
+            node, counter = waiting
             assert node.version is not None
             file = cache.files.get_nowait(node.version, node.path) or await cache.files.get(node.version, node.path)
             if self._waiting.get(number) is waiting:
                 del self._waiting[number]
                 cache.files.pin(file)
-                self._adopt(number, node, file, slot)
+                self._attach(number, node, file, counter)
 
     def close(self, number: int, namespace: Namespace, plane: DataPlane) -> bool:
         """One of those who have it has closed it. False: it is like all others."""
         waiting = self._waiting.get(number)
         if waiting is None:
             return False
-        node, slot = waiting
-        if (plane.closed(slot) if slot >= 0 else node.own_opens - 1) <= 0:  # -1: there was no slot
+        node, counter = waiting
+        if (plane.closed(counter) if counter >= 0 else node.own_opens - 1) <= 0:  # -1: there was no counter
             del self._waiting[number]
             self._journal.handles.closed(number)
-            if slot >= 0:
-                plane.free_slot(slot)
+            if counter >= 0:
+                plane.free_counter(counter)
         namespace.holds.closed(node, passed=False)
         return True
 
@@ -152,7 +152,7 @@ class Handles:
         self._numbers = count((journal.generation << _GENERATION_BITS) + 1)
         self._files: dict[int, FileHandle] = {}
         self._directories: dict[int, DirectoryHandle] = {}
-        self.leaves = LeafHandles(journal, self._adopt)
+        self.slots = SlotHandles(journal, self._attach)
         """Those of them that have no file yet."""
         self._stateless: OrderedDict[int, FileHandle] = OrderedDict()
         self._answered: dict[int, int] = {}
@@ -178,8 +178,8 @@ class Handles:
         self._files[number] = handle
         self._answered[unique] = number
 
-    def _adopt(self, number: int, node: Node, file: StagedFile, slot: int) -> None:
-        self._files[number] = FileHandle(node, file, slot=slot if slot >= 0 else None)
+    def _attach(self, number: int, node: Node, file: StagedFile, counter: int) -> None:
+        self._files[number] = FileHandle(node, file, counter=counter if counter >= 0 else None)
 
     def inherit_directory(self, number: int, handle: DirectoryHandle) -> None:
         """Take over an open directory from an earlier daemon."""

@@ -43,7 +43,7 @@ async def open_again(
     attached = await run_in_thread(plane.attach, table_fd, terms) if table_fd >= 0 or not journal.on else None
     left = attached.handles if attached is not None else {}
     if attached is not None:
-        namespace.leaves.attached(attached.directories, {opened.number for opened in inherited.files})
+        namespace.slots.attached(attached.directories, {opened.number for opened in inherited.files})
     for directory in inherited.directories:
         handle = DirectoryHandle(namespace.node(directory.node_id), unique=directory.unique)
         is_unknown = directory.shown < 0  # whoever is not at its start was shown something
@@ -53,7 +53,7 @@ async def open_again(
         for opened in inherited.files:
             journal.handles.closed(opened.number)
         for unknown in left.values():
-            plane.free_slot(unknown.slot)
+            plane.free_counter(unknown.counter)
         return
     nodes = {opened.node_id: namespace.node(opened.node_id) for opened in inherited.files}
     await cache.files.load({node.version for node in nodes.values() if node.version is not None})
@@ -65,7 +65,7 @@ async def open_again(
         if was_kept or (counted is not None and counted.open <= 0):
             journal.handles.closed(opened.number)  # it was kept for whoever opened the file next
             if counted is not None:
-                plane.free_slot(counted.slot)
+                plane.free_counter(counted.counter)
             if opened.backing_id:
                 passthrough.lose(opened.backing_id)
             continue
@@ -74,12 +74,12 @@ async def open_again(
         for _ in range(counted.open if counted is not None else 1):
             namespace.holds.opened(node, passed=opened.backing_id != 0)
         if opened.backing_id:
-            passthrough.adopt(file, opened.backing_id, opened.backing_inode)
-        slot = counted.slot if counted is not None else None
-        again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode, slot=slot)
+            passthrough.attach(file, opened.backing_id, opened.backing_inode)
+        counter = counted.counter if counted is not None else None
+        again = FileHandle(node, file, opened.backing_id or None, opened.backing_inode, counter=counter)
         handles.inherit_file(opened.number, again, opened.unique)
     for unknown in left.values():
-        plane.free_slot(unknown.slot)  # its handle was not noted: nobody can be told of it
+        plane.free_counter(unknown.counter)  # its handle was not noted: nobody can be told of it
 
 
 async def have_names_looked_up(

@@ -159,7 +159,7 @@ class IoMode:
     async def _try(self, connection_fd: int) -> str | None:
         """Why the kernel does not take a file of the cache as a backing file; None if it does."""
         try:
-            backing_id = await self._cache.lender.lend_empty(partial(fastpath.open_backing, connection_fd))
+            backing_id = await self._cache.publisher.publish_empty(partial(fastpath.open_backing, connection_fd))
         except StagingError as error:
             return f"the cache directory cannot be written to: {error}"
         except OSError as error:

@@ -143,7 +143,7 @@ class OpenModes:
 
         Where those take longer than an open may wait, this open is read through us, by verified chunks.
         """
-        if await self._cache.lender.is_sound(file) or not self._io_mode.passes(file.size, pushed=node.pushed):
+        if await self._cache.publisher.is_sound(file) or not self._io_mode.passes(file.size, pushed=node.pushed):
             return
         with trio.move_on_after(_OPEN_WAIT_S if file.size <= _VERIFIED_AT_OPEN_BYTES else 0):
             await self._cache.verifying.wait_verified(file)

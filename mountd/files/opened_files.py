@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.fetch import Lending, PrefetchQueue, SiblingWatch
+from hfs.mountd.fetch import DirectoryDelegations, PrefetchQueue, SiblingWatch
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.open_modes import OpenModes
 from hfs.mountd.files.recorder import Recorder
@@ -33,7 +33,7 @@ class OpenObservers:
         plans: FollowedPlans,
         siblings: SiblingWatch,
         source: Source,
-        lending: Lending,
+        directory_delegations: DirectoryDelegations,
         pages: UnusedPages,
         only_looks: Callable[[int], bool],
     ) -> None:
@@ -41,7 +41,7 @@ class OpenObservers:
         self._plans = plans
         self._siblings = siblings
         self._source = source
-        self.lending = lending
+        self.directory_delegations = directory_delegations
         self._pages = pages
         self._only_looks = only_looks
 
@@ -52,7 +52,7 @@ class OpenObservers:
         self._recorder.touched(node, 0, file.size, thread_id)
         staged = 0 in file.present
         if node.parent is not None:
-            self.lending.lend_soon(node.parent)
+            self.directory_delegations.delegate_soon(node.parent)
         if not self._plans.opened(node, staged=staged):
             self._siblings.opened(node, staged=staged)
 
@@ -98,12 +98,12 @@ class OpenedFiles:
 
     async def looking_up(self, directory: Node, name: bytes) -> None:
         """A name in `directory` is asked for."""
-        if directory.lent:
-            await self._observers.lending.wait_fetched(directory, name)
+        if directory.delegated:
+            await self._observers.directory_delegations.wait_fetched(directory, name)
 
-    def close_leaf(self, number: int) -> bool:
-        """As `LeafHandles.close`."""
-        return self._handles.leaves.close(number, self._namespace, self._plane)
+    def close_slot(self, number: int) -> bool:
+        """As `SlotHandles.close`."""
+        return self._handles.slots.close(number, self._namespace, self._plane)
 
     def told(self, node: Node, file: StagedFile, thread_id: int) -> None:
         """Those who want to know of opens hear of one, by thread `thread_id`."""
@@ -124,7 +124,7 @@ class OpenedFiles:
     def closed(self, number: int) -> bool:
         """One of those who have the handle has closed it. True: it was the last."""
         handle = self._handles.file(number)
-        left = self._plane.closed(handle.slot) if handle.slot is not None else 0
+        left = self._plane.closed(handle.counter) if handle.counter is not None else 0
         self._namespace.holds.closed(handle.node, passed=handle.backing_id is not None)
         self.told_closed(handle)
         return left <= 0
@@ -138,21 +138,21 @@ class OpenedFiles:
     def delegate(self, number: int) -> int:
         """Nobody has this handle open any more: the data plane may give it out, under a number of its own."""
         handle = self._handles.file(number)
-        delegated = self._handles.add_file(replace(handle, slot=None), delegated=True)  # before the node is let go
+        delegated = self._handles.add_file(replace(handle, counter=None), delegated=True)  # before the node is let go
         self._handles.remove_file(number)
-        if handle.slot is not None:
-            self._plane.free_slot(handle.slot)
+        if handle.counter is not None:
+            self._plane.free_counter(handle.counter)
         return delegated
 
     def let_go_unused(self, number: int) -> None:
         """Let go of the handle, if nobody has it open."""
         handle = self._handles.file(number)
-        if handle.slot is not None and self._plane.count(handle.slot) > 0:
+        if handle.counter is not None and self._plane.count(handle.counter) > 0:
             return
         self._handles.remove_file(number)
-        if handle.slot is not None:
-            self._plane.free_slot(
-                handle.slot
+        if handle.counter is not None:
+            self._plane.free_counter(
+                handle.counter
             )  # last: in the journal, and not counted, it would have been kept for nobody
         self._let_go(handle.file, handle.backing_id)
         if not handle.node.opens:

@@ -175,8 +175,8 @@ class Opening:
         """The kernel lets go of a handle."""
         if not self._handles.has_file(number):
             with contextlib.suppress(SourceError):
-                self._namespace.node(number)  # of a leaf that nobody has needed yet: the close was sent again
-        if self._opened_files.close_leaf(number):
+                self._namespace.node(number)  # of a slot that nobody has needed yet: the close was sent again
+        if self._opened_files.close_slot(number):
             return
         if not self._handles.has_file(number):
             return  # see `let_go`; or opened when another daemon served the mount
@@ -184,13 +184,13 @@ class Opening:
         if self._opened_files.closed(number) and (self.stateless or not self._delegations.offer(number)):
             self._opened_files.let_go_unused(number)
 
-    async def adopt(self, number: int) -> None:
+    async def attach(self, number: int) -> None:
         """Have a handle that the data plane has given out by itself read as all others are; nothing, if it is none."""
         if self._handles.has_file(number):
             return
         with contextlib.suppress(SourceError):
-            self._namespace.node(number)  # of a leaf that nobody has needed yet
-        await self._handles.leaves.adopt(number, self._cache)
+            self._namespace.node(number)  # of a slot that nobody has needed yet
+        await self._handles.slots.attach(number, self._cache)
 
     # -- without opens ------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Overlays over the mount: whether they are offered, what they are told, and when they are to be made anew.
 
 An overlay asks for two attributes of a file when its name is first looked up, and opens the object by itself then
-(mountd/native/plane/overlay.c answers for leaves, `value` for all others). The way of a file is fixed from then on, so
+(mountd/native/plane/overlay.c answers for slots, `value` for all others). The way of a file is fixed from then on, so
 what is staged later is read through us until there is a new generation. Makers look at a number in the cache directory,
 which is moved here when a new one is worth it: while much is staged, when that has come to an end, and where what was
 told is not so any more. Only who has the rights of the daemon is told, as whoever mounts an overlay of its own has:
@@ -58,7 +58,7 @@ class Overlays:
         *,
         is_wanted: bool,
     ) -> None:
-        """`answers`: for leaves. `missing`: why there can be none just now; None: there can be. `is_wanted`: they are
+        """`answers`: for slots. `missing`: why there can be none just now; None: there can be. `is_wanted`: they are
         offered where they can be."""
         self._cache = cache
         self._telling = cache.telling
@@ -143,7 +143,7 @@ class Overlays:
     async def _place(self, version: Version, path: bytes) -> str | None:
         """Where its object lies below those of the cache, if that is sound, and the disk says so in time."""
         file = self._cache.files.get_nowait(version, path)
-        is_sound = None if file is None else file.durable and self._cache.lender.is_sound_nowait(file)
+        is_sound = None if file is None else file.durable and self._cache.publisher.is_sound_nowait(file)
         if is_sound is None and len(self._looks) < _MOST_LOOKS:
             with trio.move_on_after(LOOK_AT_MOST_S):
                 is_sound = await self._looks.run(version, partial(self._is_sound, version, path))
@@ -154,12 +154,12 @@ class Overlays:
             if file.durable:
                 self._cache.verifying.verify_soon(file)  # and told in a later generation, if it is right
             return None
-        place = self._cache.lender.place(file)  # what was true before may not be so any more
+        place = self._cache.publisher.place(file)  # what was true before may not be so any more
         return place[1] if place is not None else None
 
     async def _is_sound(self, version: Version, path: bytes) -> bool:
         file = await self._cache.files.get(version, path)
-        return file.durable and await self._cache.lender.is_sound(file)
+        return file.durable and await self._cache.publisher.is_sound(file)
 
     # -- offering ----------------------------------------------------------------------------------------------------
 

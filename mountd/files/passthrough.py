@@ -63,7 +63,7 @@ class Passthrough:
         """The mount is gone, and all backing files with it."""
         self._connection_fd = -1
 
-    def adopt(self, file: StagedFile, backing_id: int, inode: int) -> None:
+    def attach(self, file: StagedFile, backing_id: int, inode: int) -> None:
         """An earlier daemon has given the kernel this backing file for one handle of `file`; as `acquire`. `inode`: of
         the object, as `object_of` gave it."""
         self._backings.setdefault(file, (backing_id, inode))
@@ -104,13 +104,13 @@ class Passthrough:
             if not self.may(file):
                 return None
             try:
-                backing = self._cache.lender.lend_nowait(file, self._open)
+                backing = self._cache.publisher.publish_nowait(file, self._open)
             except (StagingError, OSError):
                 return None  # `acquire` deals with it
             if backing is None:
                 return None
             self._backings[file] = backing
-        elif self._cache.lender.is_sound_nowait(file) is not True:
+        elif self._cache.publisher.is_sound_nowait(file) is not True:
             return None
         file.passed += 1
         return backing[0]
@@ -148,7 +148,7 @@ class Passthrough:
 
     async def _register(self, file: StagedFile) -> int | None:
         try:
-            backing = await self._cache.lender.lend(file, self._open)
+            backing = await self._cache.publisher.publish(file, self._open)
         except StagingError:
             return None  # counted there
         except OSError as error:

@@ -97,7 +97,7 @@ class Residency:
         self._of_objects = _NOTHING
         if self._kernel_reads_objects():
             with contextlib.suppress(OSError):
-                looks = await self._cache.lender.lend_some(_SAMPLE_FILES, resident_of)
+                looks = await self._cache.publisher.publish_some(_SAMPLE_FILES, resident_of)
                 found = [look for look in looks if look is not None]
                 if len(found) == len(looks):
                     cached, total = (sum(each[i] for each in found) for i in (0, 1))

@@ -62,7 +62,7 @@ class UnusedPages:
         try:
             node = self._namespace.nodes.node(node_id)
         except SourceError:
-            return False  # a leaf, or it has gone
+            return False  # a slot, or it has gone
         file = self._cache.files.get_nowait(node.version) if node.version is not None else None
         if file is None or not file.durable:
             return False

@@ -116,7 +116,7 @@ class DirectoryReplies:
         records = b"".join(
             _DOT_RECORD.pack(inodes[name], 0, _DOT_RECORD.size, stat.S_IFDIR >> 12, name) for name in _DOTS
         )
-        how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
+        how = Entries.NAMES if plain else Entries.SLOTS_WHOLE
         where = offset, len(_DOTS), offset + 1
         fastpath.answer_with_names(records, _DOT_STARTS, *where, directory_id=node.id, how=how)
         pyfuse3.readdir_reply(token, b"", self._name_only, 0)
@@ -146,12 +146,12 @@ class DirectoryReplies:
                 await self._ask(handle, listing, position)
             dentry = handle.batch.get(listing[position])
             if dentry is None:
-                taken = self._add_leaves(token, handle, listing, position)
+                taken = self._add_slots(token, handle, listing, position)
                 if taken:
                     position, added = position + taken, True
                     continue
                 if added:
-                    return position  # there is no room, or it is a leaf no more
+                    return position  # there is no room, or it is a slot no more
                 if position > handle.batch_begin:  # past its time, as all that follow
                     handle.batch_end = position
                     continue
@@ -168,11 +168,11 @@ class DirectoryReplies:
         handle.batch, handle.batch_begin, handle.batch_end = batch, position, after
         self._namespace.asking.ahead_nowait(handle.node, listing.names(after, after + _READDIR_AHEAD))
 
-    def _add_leaves(self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, position: int) -> int:
-        """How many leaves were added, from `position` on."""
+    def _add_slots(self, token: pyfuse3.ReaddirToken, handle: DirectoryHandle, listing: Listing, position: int) -> int:
+        """How many slots were added, from `position` on."""
         block, index = listing.block(position)
         count = min(len(block) - index, handle.batch_end - position)
-        return self._add_run(token, handle.node, block, (index, index + count), position, Entries.LEAVES_ONLY)
+        return self._add_run(token, handle.node, block, (index, index + count), position, Entries.SLOTS_ONLY)
 
     def _add_run(
         self,
@@ -201,7 +201,7 @@ class DirectoryReplies:
             else:
                 names, dentry = self._names_before(node, block, index)
             if names:
-                how = Entries.NAMES if plain else Entries.LEAVES_WHOLE
+                how = Entries.NAMES if plain else Entries.SLOTS_WHOLE
                 taken = self._add_run(token, node, block, (index, index + names), position, how)
                 position += taken
                 if taken < names:
@@ -220,7 +220,7 @@ class DirectoryReplies:
         for i in range(index, end):
             name = block.name(i)
             if name in node.children and (dentry := self._namespace.names.known_nowait(node, name)) is not None:
-                return i - index, dentry  # leaves stay leaves
+                return i - index, dentry  # slots stay slots
         return end - index, None
 
     def _add_entry(self, token: pyfuse3.ReaddirToken, name: bytes, dentry: Dentry, position: int) -> bool:

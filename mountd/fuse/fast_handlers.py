@@ -63,7 +63,7 @@ class FastHandlers:
             return None
         try:
             directory = namespace.node(parent)
-            if directory.lent and name not in (directory.children or ()):
+            if directory.delegated and name not in (directory.children or ()):
                 return None  # the data plane may be about to have it: that is waited for
             dentry = namespace.lookups.child_nowait(directory, name)
         except HfsError:

@@ -97,5 +97,5 @@ class FileReplies:
     async def _handle(self, number: int, thread_id: int) -> FileHandle:
         if number == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
             return await self._opening.stateless_handle(fastpath.node_of_request(), thread_id)
-        await self._opening.adopt(number)
+        await self._opening.attach(number)
         return self._handles.file(number)

@@ -205,7 +205,7 @@ class HintSession:
         if not part.last:
             return None
         blob, self._blob = self._blob, _Parts()
-        await self._plans.adopt(self.plan_key, blob.size, blob.joined)
+        await self._plans.attach(self.plan_key, blob.size, blob.joined)
         self.enter()
         return Result()
 

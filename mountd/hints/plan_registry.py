@@ -146,7 +146,7 @@ class PlanRegistry:
         """What takes much memory while it is made is made for one learner of each user after the other."""
         return self._making[None if reader is None else reader.uid]
 
-    async def adopt(self, key: PlanKey, size_bytes: int, blob: Callable[[], memoryview]) -> None:
+    async def attach(self, key: PlanKey, size_bytes: int, blob: Callable[[], memoryview]) -> None:
         """Learn a layout; `blob`, asked in a thread, gives its encoding, of so many bytes. Raises LayoutError and
         ProtocolError."""
         while (other := self._adopting.get(key)) is not None:

@@ -6,9 +6,9 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.kernel.disk_reads import DiskReads
-from hfs.mountd.kernel.leaves import Leaf, LeafFigures, PlaneLeaves
 from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names, let_go_of_pages
 from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, Opened, PlaneFigures, ReadProgress, StagedObject
+from hfs.mountd.kernel.slots import SlotFigures, SlotTable, TakenSlot
 from hfs.mountd.kernel.small_fetches import (
     Fetched,
     FetchFigures,
@@ -31,14 +31,14 @@ __all__ = [
     "Fetched",
     "KernelSettings",
     "KnownObject",
-    "Leaf",
-    "LeafFigures",
     "Opened",
     "PlaneFigures",
-    "PlaneLeaves",
     "ReadProgress",
+    "SlotFigures",
+    "SlotTable",
     "SmallFetches",
     "StagedObject",
+    "TakenSlot",
     "XattrAnswers",
     "expire_names",
     "fastpath",

@@ -138,10 +138,10 @@ class Entries(IntEnum):
 
     NAMES = 0
     """In a request that wants no more."""
-    LEAVES_WHOLE = 1
-    """Leaves with their attributes, all others as names."""
-    LEAVES_ONLY = 2
-    """The same, and the first that is no leaf is the end."""
+    SLOTS_WHOLE = 1
+    """Slots with their attributes, all others as names."""
+    SLOTS_ONLY = 2
+    """The same, and the first that is no slot is the end."""
 
 
 def answer_with_names(

@@ -44,7 +44,7 @@ class News:
     async def wait(self) -> None:
         """Until something was done since this returned last, or `wake`."""
         await trio.lowlevel.wait_readable(EXTENSION.plane_news_fd(self._kind))
-        EXTENSION.plane_news_heard(self._kind)
+        EXTENSION.plane_news_read(self._kind)
 
     def wake(self) -> None:
         """Have whoever waits look."""
@@ -80,7 +80,7 @@ _NO_BACKING = Backing(0, -1, "", 0, 0, 0)
 class Counted(NamedTuple):
     """A handle that an earlier daemon's data plane has given out."""
 
-    slot: int
+    counter: int
     open: int
     """How many have it open."""
 
@@ -90,7 +90,7 @@ class Attached(NamedTuple):
 
     handles: dict[int, Counted]
     directories: Counter[int]
-    """Leaves in each directory, by its node id."""
+    """Slots in each directory, by its node id."""
 
 
 class OpenCounts(NamedTuple):
@@ -196,8 +196,8 @@ class DataPlane:
             EXTENSION.plane_stop()
 
     def attach(self, table_fd: int, terms: int = 0) -> Attached | None:
-        """Count handles and keep leaves in this memfd, which outlives us, or in memory of our own (-1), before anything
-        is put. In a thread: half a second for a million leaves. None: what is there is not known, and nothing can be
+        """Count handles and keep slots in this memfd, which outlives us, or in memory of our own (-1), before anything
+        is put. In a thread: half a second for a million slots. None: what is there is not known, and nothing can be
         put.
 
         `terms`: 64 bits that stand for what decides until when an answer is good. Where they were others, no answer of
@@ -211,27 +211,27 @@ class DataPlane:
         directories: Counter[int] = Counter()
         for directory_id, count in struct.iter_unpack("=QQ", runs):
             directories[directory_id] += count
-        return Attached({handle: Counted(slot, opened) for handle, slot, opened in handles}, directories)
+        return Attached({handle: Counted(counter, opened) for handle, counter, opened in handles}, directories)
 
     def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
         """Answer opens of a node of `size` bytes, which nobody has open, with this handle from now on, for `valid_s`
         seconds: through the page cache, whose pages are kept, or with a backing file.
 
-        The slot in which it is counted, which is to be freed by `free_slot`; None: impossible now.
+        The counter in which it is counted, which is to be freed by `free_counter`; None: impossible now.
         """
         if not self._runs or valid_s <= 0:
             return None
         until_ns = time.monotonic_ns() + int(min(valid_s * 1e9, _LONGEST_NS))
         flags = _KEEP_CACHE if backing is None else _PASSTHROUGH
         try:
-            slot: int = EXTENSION.plane_put(
+            counter: int = EXTENSION.plane_put(
                 node_id, handle, flags, *(backing or _NO_BACKING._replace(size=size)), until_ns
             )
         except OSError as error:
             if error.errno == errno.EEXIST:
                 raise  # a fault of ours
-            return None  # no memory, no descriptor, no slot: its opens come to us
-        return slot
+            return None  # no memory, no descriptor, no counter: its opens come to us
+        return counter
 
     def take_opens(self, node_id: int) -> OpenCounts:
         """Its opens come to us from now on. KeyError if they do already."""
@@ -263,12 +263,12 @@ class DataPlane:
         return ReadProgress(*found) if found is not None else None
 
     def read_staged(self, directory_fd: int) -> None:
-        """In a stateless mount: answer reads of leaves from their objects in this directory; -1: not any more."""
+        """In a stateless mount: answer reads of slots from their objects in this directory; -1: not any more."""
         EXTENSION.plane_staged_in(directory_fd)
 
     def put_object(self, number: int, inode: int, ctime_ns: int, size: int) -> bool:
         """This object, one that is a file byte for byte, was found right and is so as long as it has these: reads of
-        leaves that were put with this number are answered from it. False: not now."""
+        slots that were put with this number are answered from it. False: not now."""
         if not self._runs:
             return False
         return bool(EXTENSION.plane_put_object(number, inode, ctime_ns, size))
@@ -285,19 +285,19 @@ class DataPlane:
         """Whose reads were answered since the last call, some hundreds at most."""
         return list(starmap(Served, struct.iter_unpack("=QQQ", EXTENSION.plane_served())))
 
-    def count(self, slot: int) -> int:
-        """How many have the handle of this slot open."""
-        count: int = EXTENSION.plane_count(slot)
+    def count(self, counter: int) -> int:
+        """How many have the handle of this counter open."""
+        count: int = EXTENSION.plane_count(counter)
         return count
 
-    def closed(self, slot: int) -> int:
+    def closed(self, counter: int) -> int:
         """One of those whose close has come to us; how many are left."""
-        left: int = EXTENSION.plane_closed(slot)
+        left: int = EXTENSION.plane_closed(counter)
         return left
 
-    def free_slot(self, slot: int) -> None:
+    def free_counter(self, counter: int) -> None:
         """Nobody has its handle open, and it is not given out any more."""
-        EXTENSION.plane_free(slot)
+        EXTENSION.plane_free(counter)
 
     def take_events(self) -> tuple[list[Opened], int]:
         """Opens that were answered and not told yet, some thousands at most, in their order; how many were lost before

@@ -1,8 +1,7 @@
 """The data plane's pipeline of small files as Python sees it: see mountd/native/plane/fetch.h.
 
-Python lends it directories, asks for files ahead, grants numbers and room for new objects, and hears what has become of
-each file. Where the extension was built without xxhash.h, it never starts. Event loop only, but for `replace_hanging`
-and `stop`, which may wait.
+Python delegates directories to it, asks for files ahead, grants numbers and room for new objects, and hears of each
+file. Where the extension was built without xxhash.h, it never starts. Event loop only; `replace_hanging`, `stop` wait.
 """
 
 from __future__ import annotations
@@ -71,13 +70,13 @@ class FetchFigures(NamedTuple):
     jobs: int = 0
     """Names that are being looked at or fetched, or are to be."""
     contents: int = 0
-    """Leaves whose bytes are here."""
-    lent: int = 0
+    """Slots whose bytes are here."""
+    delegated: int = 0
     """Directories."""
     versions: int = 0
     """Objects that are known by their version."""
     buffer_bytes: int = 0
-    homeless_bytes: int = 0
+    unstored_bytes: int = 0
     """Of files that were fetched ahead, found no room in the cache, and were not read yet, and of those under way."""
     looks: int = 0
     """Stats of the source; and its opens, reads, and bytes that were read."""
@@ -154,7 +153,7 @@ class SmallFetches:
             return []
         return array("Q", EXTENSION.plane_fetch_replace(int(limit_s * 1e9))).tolist()
 
-    def lend(
+    def delegate(
         self,
         directory_id: int,
         fd: int,
@@ -174,13 +173,13 @@ class SmallFetches:
         `settled_ns`: files with a younger ctime are ours: of whole seconds, and others. `valid_s`: for how long what is
         said of a name is good.
         `careful`: a file is looked at before it is opened. `prefix`: of the paths of its files. False: it could not be
-        lent.
+        delegated.
         """
         if not self.runs:
             return False
         until_ns, valid_ns = min(until_ns, _LONGEST_NS), int(min(valid_s * 1e9, _LONGEST_NS // 4))
         try:
-            EXTENSION.plane_lend(
+            EXTENSION.plane_delegate(
                 directory_id, generation, fd, device, largest_bytes, settled_ns, until_ns, valid_ns, careful, prefix
             )
         except OSError:
@@ -190,7 +189,8 @@ class SmallFetches:
     def ahead(self, places: Sequence[tuple[int, bytes]]) -> bytearray:
         """Fetch these, each by directory and name, before anybody asks. For each 0, or an errno.
 
-        EEXIST: it is here, or on its way; EPERM: its name is ours; ENOENT: the directory is not lent; EAGAIN: later.
+        EEXIST: it is here, or on its way; EPERM: its name is ours; ENOENT: the directory is not delegated; EAGAIN:
+        later.
         """
         errors = bytearray()
         for begin in range(0, len(places), _AHEAD_AT_ONCE):
@@ -236,10 +236,10 @@ class SmallFetches:
         """These need not be fetched. Their bytes are compared with their checksum at first use."""
         EXTENSION.plane_put_versions(b"".join(_ROW.pack(*known) for known in objects))
 
-    def leaf(self, node_id: int) -> tuple[int, bytes, int] | None:
-        """Directory, name and size of a leaf."""
-        leaf: tuple[int, bytes, int] | None = EXTENSION.plane_leaf(node_id)
-        return leaf
+    def slot(self, node_id: int) -> tuple[int, bytes, int] | None:
+        """Directory, name and size of a slot."""
+        slot: tuple[int, bytes, int] | None = EXTENSION.plane_slot(node_id)
+        return slot
 
     def set_ahead_threads(self, count: int) -> None:
         """So many of the threads fetch ahead from now on, at least one; those that do go on."""

@@ -25,11 +25,11 @@ class XattrAnswers:
 
     @staticmethod
     def ask_for_opens(are: bool) -> None:
-        """Whether opens of leaves come to Python too, which asks the source as the user who opens."""
-        EXTENSION.plane_leaves_are_asked_for(are)
+        """Whether opens of slots come to Python too, which asks the source as the user who opens."""
+        EXTENSION.plane_slots_are_asked_for(are)
 
     def tell_overlays(self, on: bool) -> None:
-        """Whether overlays over the mount are told where staged leaves lie, from now on."""
+        """Whether overlays over the mount are told where staged slots lie, from now on."""
         self._tells = on
         self._tell()
 
@@ -55,7 +55,7 @@ class XattrAnswers:
         return array("Q", told), some_are_lost
 
     def tellable(self, nodes: Sequence[int]) -> Sequence[int]:
-        """Those of these that are leaves of which an overlay would be told."""
+        """Those of these that are slots of which an overlay would be told."""
         return array("Q", EXTENSION.plane_tellable(array("Q", nodes).tobytes()))
 
     def give_up_looks(self) -> None:

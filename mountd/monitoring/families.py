@@ -219,8 +219,8 @@ _DECLARED = (
         "data_plane_requests",
         "Requests answered without Python.",
         request={
-            "look_up": "leaves.look_ups",
-            "attributes": "leaves.attributes",
+            "look_up": "slots.look_ups",
+            "attributes": "slots.attributes",
             "open_cached": "data_plane.opens_cached",
             "open_passed": "data_plane.opens_passed",
             "release": "data_plane.releases",

@@ -18,9 +18,9 @@ from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.errors import HfsError, SourceError, SourceTimeout, ungrouped
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.printable import shown_path
-from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.slots import Slots
 from hfs.mountd.namespace.silence import Silence
 from hfs.mountd.namespace.tree import Tree
 from hfs.mountd.source import MetadataReader
@@ -32,13 +32,13 @@ _AHEAD_THREADS = 32
 class Flight:
     """Names of one directory that are being asked for together."""
 
-    __slots__ = ("_landed", "as_leaves", "directory", "failed", "names", "void")
+    __slots__ = ("_landed", "as_slots", "directory", "failed", "names", "void")
 
-    def __init__(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> None:
-        """`as_leaves`: whoever wants them needs no nodes, as far as is known."""
+    def __init__(self, directory: Node, names: Sequence[bytes], *, as_slots: bool = False) -> None:
+        """`as_slots`: whoever wants them needs no nodes, as far as is known."""
         self.directory = directory
         self.names = names
-        self.as_leaves = as_leaves
+        self.as_slots = as_slots
         self.failed = True
         """It brought no answer: who has waited asks for itself, and hears why."""
         self.void = False
@@ -67,7 +67,7 @@ class Asking:
         nursery: trio.Nursery,
         tree: Tree,
         names: Names,
-        leaves: Leaves,
+        slots: Slots,
         silence: Silence,
         *,
         shared: bool,
@@ -78,7 +78,7 @@ class Asking:
         self._nursery = nursery
         self._tree = tree
         self._names = names
-        self._leaves = leaves
+        self._slots = slots
         self._silence = silence
         self._shared = shared
         self._late: set[Flight] = set()
@@ -104,7 +104,7 @@ class Asking:
 
     def nodes_coming(self, directory: Node) -> list[bytes]:
         """Names of this directory that the source is being asked for, and that will have nodes."""
-        return [name for name, flight in self._flights.get(directory, {}).items() if not flight.as_leaves]
+        return [name for name, flight in self._flights.get(directory, {}).items() if not flight.as_slots]
 
     async def one(self, directory: Node, name: bytes, *, limit_s: float | None) -> Attributes:
         """The attributes of `name`, which the caller passes on. Raises SourceError, SourceTimeout."""
@@ -121,14 +121,14 @@ class Asking:
             finally:
                 self._land(flight)
 
-    async def many(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
+    async def many(self, directory: Node, names: Sequence[bytes], *, as_slots: bool) -> None:
         """Ask for `names`, in many threads. Raises SourceError."""
         if not names:
             return
         with ungrouped():
             async with trio.open_nursery() as nursery:
                 for part in _slices(names, self._metadata.stats_at_once):
-                    nursery.start_soon(self._fly, self._take_off(directory, part, as_leaves=as_leaves))
+                    nursery.start_soon(self._fly, self._take_off(directory, part, as_slots=as_slots))
 
     def ahead_nowait(self, directory: Node, names: Sequence[bytes], told: AbstractSet[bytes] = frozenset()) -> None:
         """Begin to ask for those of `names` that are neither known nor under way: they will be wanted soon.
@@ -145,7 +145,7 @@ class Asking:
         size = max(self._metadata.stats_worth_a_thread, -(-len(wanted) // _AHEAD_THREADS))
         size = min(size, self._metadata.stats_at_once)
         for part in _slices(wanted, size):
-            flight = self._take_off(directory, part, as_leaves=True)
+            flight = self._take_off(directory, part, as_slots=True)
             start_guarded(self._nursery, "stat-ahead", self._fly_ahead, flight, told)
 
     async def _fly_ahead(self, flight: Flight, told: AbstractSet[bytes]) -> None:
@@ -160,9 +160,9 @@ class Asking:
     async def _fly(self, flight: Flight, told: AbstractSet[bytes] = frozenset()) -> None:
         directory = flight.directory
         try:
-            if flight.as_leaves and self._leaves.may_be_in(directory):
+            if flight.as_slots and self._slots.may_be_in(directory):
                 found = await self._metadata.look(directory.path, flight.names)
-                answers = self._leaves.put(directory, found, told=told) if not flight.void else []
+                answers = self._slots.put(directory, found, told=told) if not flight.void else []
             else:
                 answers = list(zip(flight.names, await self._metadata.stats(directory.path, flight.names), strict=True))
             if flight.void:
@@ -196,9 +196,9 @@ class Asking:
                 await flight.wait()
         return not self._late
 
-    def _take_off(self, directory: Node, names: Sequence[bytes], *, as_leaves: bool = False) -> Flight:
-        flight = Flight(directory, names, as_leaves=as_leaves)
-        if not as_leaves:
+    def _take_off(self, directory: Node, names: Sequence[bytes], *, as_slots: bool = False) -> Flight:
+        flight = Flight(directory, names, as_slots=as_slots)
+        if not as_slots:
             self._claim(directory, names)
         if self._shared:
             self._flights.setdefault(directory, {}).update(dict.fromkeys(names, flight))
@@ -206,7 +206,7 @@ class Asking:
 
     def _claim(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
         """Who looks one of these up will have it read, and nobody else; but those that are given, which others have."""
-        return self._leaves.claim(directory, names) if directory.lent and names else []
+        return self._slots.try_reserve(directory, names) if directory.delegated and names else []
 
     def _land(self, flight: Flight) -> None:
         self._late.discard(flight)

@@ -26,7 +26,7 @@ def inherit(facts: Sequence[NodeFact], nodes: NodeTable, names: Names) -> None:
     for fact in facts:
         parent = nodes.node(fact.parent_id) if fact.parent_id else None
         node = Node(fact.attributes, fact.version, parent, fact.name)
-        nodes.adopt(node, fact.node_id)
+        nodes.attach(node, fact.node_id)
         node.holds, node.expires_s = 1, -math.inf
         node.lookups = 1  # as if: what is pushed only to nodes that the kernel knows is pushed to these
         if fact.version is None:

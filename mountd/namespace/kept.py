@@ -1,10 +1,10 @@
 """Names that the index of the cache knows: of a source that never changes, so that a later job does not ask it.
 
-The first look-up in a directory has what is kept of its files brought in, page by page, as leaves. A name that is
+The first look-up in a directory has what is kept of its files brought in, page by page, as slots. A name that is
 looked up before its page has come is asked of the index by itself; a listing waits a moment. What is not kept is asked
 for as ever.
 
-Such a leaf knows the number of its object: what is staged of it is found by its id alone. Event loop only.
+Such a slot knows the number of its object: what is staged of it is found by its id alone. Event loop only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hfs.mountd.cache import KeptPage
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.seen import SeenNames
-from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Dentry, Node
+from hfs.mountd.namespace.nodes.slots import Slots
 from hfs.mountd.namespace.nodes.table import NodeTable
 from hfs.mountd.namespace.tree import Tree
 
@@ -63,12 +63,12 @@ class KeptNames:
     """What was brought in of each directory. `kept`: None: nothing is."""
 
     def __init__(
-        self, kept: KeptFiles | None, nodes: NodeTable, names: Names, leaves: Leaves, tree: Tree, nursery: trio.Nursery
+        self, kept: KeptFiles | None, nodes: NodeTable, names: Names, slots: Slots, tree: Tree, nursery: trio.Nursery
     ) -> None:
         self._kept = kept
         self._nodes = nodes
         self._names = names
-        self._leaves = leaves
+        self._slots = slots
         self._tree = tree
         self._nursery = nursery
         self._directories: dict[Node, _Loading] = {}
@@ -131,7 +131,7 @@ class KeptNames:
 
     def _put(self, directory: Node, page: KeptPage) -> None:
         found = SeenNames(page.names, page.seen, bytearray(b"\1") * len(page.names), {})
-        left = dict(self._leaves.put(directory, found, objects=page.objects))
+        left = dict(self._slots.put(directory, found, objects=page.objects))
         for name in self._names.unknown_nowait(directory, list(left)):  # of all others something newer is known
             attributes = left[name]
             if attributes is not None:

@@ -108,25 +108,25 @@ class Lookups:
 
     async def children(self, parent: Node, names: Sequence[bytes]) -> list[Dentry]:
         """What `names` in `parent` are now; the source is asked for those that are not known, many at a time."""
-        await self._learn(parent, names, as_leaves=False)
+        await self._learn(parent, names, as_slots=False)
         # One that is not remembered any more (others took long, or there were many) has not gone: it is asked for.
         return [self._names.remembered(parent, name) or await self.child(parent, name) for name in names]
 
     async def held(self, parent: Node, names: Sequence[bytes]) -> dict[bytes, Dentry]:
-        """The same of those of `names` that are no leaves; all others are leaves."""
-        await self._learn(parent, names, as_leaves=True)
+        """The same of those of `names` that are no slots; all others are slots."""
+        await self._learn(parent, names, as_slots=True)
         children = parent.children or {}
-        no_leaves = self._names.unknown_nowait(parent, names)
-        no_leaves += [name for name in names if name in children]
-        return {name: self._names.remembered(parent, name) or await self.child(parent, name) for name in no_leaves}
+        no_slots = self._names.unknown_nowait(parent, names)
+        no_slots += [name for name in names if name in children]
+        return {name: self._names.remembered(parent, name) or await self.child(parent, name) for name in no_slots}
 
     async def attributes(self, parent: Node, names: Sequence[bytes]) -> list[Node | Attributes | None]:
-        """What `names` in `parent` are now; leaves stay leaves, and of them these are the attributes."""
+        """What `names` in `parent` are now; slots stay slots, and of them these are the attributes."""
         if not parent.id:
-            self._nodes.identify(parent)  # leaves are known by it; the kernel has not asked for it yet
+            self._nodes.identify(parent)  # slots are known by it; the kernel has not asked for it yet
         dentries = await self.held(parent, names)
-        leaves = [name for name in names if name not in dentries]
-        found = dict(zip(leaves, self._names.leaves_seen(parent, leaves), strict=True))
+        slots = [name for name in names if name not in dentries]
+        found = dict(zip(slots, self._names.slots_seen(parent, slots), strict=True))
         answers: list[Node | Attributes | None] = []
         for name in names:
             dentry = dentries.get(name)
@@ -135,7 +135,7 @@ class Lookups:
             answers.append(dentry.node if dentry is not None else found[name])
         return answers
 
-    async def _learn(self, parent: Node, names: Sequence[bytes], *, as_leaves: bool) -> None:
+    async def _learn(self, parent: Node, names: Sequence[bytes], *, as_slots: bool) -> None:
         asking = self._asking
         await self._kept.wait(parent, lambda: not self._names.unknown_nowait(parent, names))
         unknown = self._names.unknown_nowait(parent, names)
@@ -144,11 +144,11 @@ class Lookups:
             return
         coming = asking.coming(parent, unknown)
         try:
-            await asking.many(parent, [name for name in unknown if name not in coming], as_leaves=as_leaves)
+            await asking.many(parent, [name for name in unknown if name not in coming], as_slots=as_slots)
             for flight in set(coming.values()):
                 await flight.wait()
             failed = [name for name, flight in coming.items() if flight.failed]
-            await asking.many(parent, self._names.unknown_nowait(parent, failed), as_leaves=as_leaves)
+            await asking.many(parent, self._names.unknown_nowait(parent, failed), as_slots=as_slots)
         except SourceTimeout:
             if not self._silence.begin(known=self._are_remembered(parent, unknown)):
                 raise

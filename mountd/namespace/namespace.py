@@ -20,7 +20,7 @@ import trio
 
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.kernel import PlaneLeaves
+from hfs.mountd.kernel import SlotTable
 from hfs.mountd.namespace.asking import Asking
 from hfs.mountd.namespace.freshness import Freshness
 from hfs.mountd.namespace.inherited import inherit
@@ -30,9 +30,9 @@ from hfs.mountd.namespace.links import Links
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.lookups import Lookups
 from hfs.mountd.namespace.nodes.holds import NodeHolds
-from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.nodes.slots import Slots
 from hfs.mountd.namespace.nodes.table import ROOT_ID, NodeTable
 from hfs.mountd.namespace.silence import Silence
 from hfs.mountd.namespace.statahead import StatAhead
@@ -47,7 +47,7 @@ _NAMES_AT_MOST = 1 << 20
 class Namespace:
     nodes: NodeTable
     names: Names
-    leaves: Leaves
+    slots: Slots
     kept: KeptNames
     holds: NodeHolds
     tree: Tree
@@ -76,13 +76,13 @@ class Namespace:
 
     def becomes_stateless(self) -> None:
         """The kernel is about to be told to open files without asking."""
-        if self.leaves.table is not None:
-            self.leaves.table.become_stateless()
+        if self.slots.table is not None:
+            self.slots.table.become_stateless()
 
     async def sweep(self) -> None:
         """Let go of what is past its time and not held. Called now and then."""
         await self.names.sweep()
-        for directory in await self.leaves.sweep():
+        for directory in await self.slots.sweep():
             self.holds.release(directory)
 
 
@@ -95,27 +95,27 @@ async def open_namespace(
     strict: bool,
     names_at_most: int = _NAMES_AT_MOST,
     journal: Journal | None = None,
-    leaf_table: PlaneLeaves | None = None,
+    slot_table: SlotTable | None = None,
     kept: KeptFiles | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
     mountpoint: bytes = b"/",
-    leaf_opened: Callable[[Node, int], object] = lambda _node, _slot: None,
+    slot_opened: Callable[[Node, int], object] = lambda _node, _slot: None,
 ) -> Namespace:
     """Ask the source for its root, or go on with what an earlier daemon has noted. Raises SourceError.
 
     `ttl_s`: math.inf for `--immutable`. `strict`: wait for the source instead of serving what was known.
-    `names_at_most`: how many names are remembered besides those that the kernel holds; leaves are a quarter as large,
+    `names_at_most`: how many names are remembered besides those that the kernel holds; slots are a quarter as large,
     and may be twice as many.
 
     `journal`: notes what the kernel is told. The kernel may hold node ids of daemons that have served the mount before,
     with pages of other versions, so none of them is given out again. `inherited`: the nodes among them that were noted.
-    `leaf_table`: where files may be that are no nodes here. `kept`: what an earlier mount has seen of names, where
+    `slot_table`: where files may be that are no nodes here. `kept`: what an earlier mount has seen of names, where
     nothing ever changes.
 
     `changed` is told of each node whose file was found changed; all of `gone` of each that nothing holds and no name
-    leads to: who keeps a table of nodes strikes it out. `leaf_opened`: as `opened` of `Leaves`. `nursery`: for what
+    leads to: who keeps a table of nodes strikes it out. `slot_opened`: as `opened` of `Slots`. `nursery`: for what
     nobody waits for, listings as they grow and attributes asked for ahead.
     """
     clock = trio.current_time
@@ -123,12 +123,12 @@ async def open_namespace(
     listings = Listings(source.listings, nursery, silence, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
     nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
-    leaves = Leaves(leaf_table, nodes, source, leaf_opened, at_most=names_at_most * 2, ttl_s=ttl_s)
-    names = Names(nodes.__len__, nodes.let_go, leaves, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
+    slots = Slots(slot_table, nodes, source, slot_opened, at_most=names_at_most * 2, ttl_s=ttl_s)
+    names = Names(nodes.__len__, nodes.let_go, slots, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
-    asking = Asking(source.metadata, metrics, nursery, tree, names, leaves, silence, shared=ttl_s > 0)
-    stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=leaves.may_be_in, clock=clock)
-    kept_names = KeptNames(kept, nodes, names, leaves, tree, nursery)
+    asking = Asking(source.metadata, metrics, nursery, tree, names, slots, silence, shared=ttl_s > 0)
+    stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=slots.may_be_in, clock=clock)
+    kept_names = KeptNames(kept, nodes, names, slots, tree, nursery)
     lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, kept_names)
     freshness = Freshness(source.metadata, asking, lookups, silence, ttl_s=ttl_s, clock=clock)
     if inherited:
@@ -137,13 +137,13 @@ async def open_namespace(
         root = Node(await source.metadata.stat(b"", b""), None, None, b"")
         root.lookups = 1
         root.expires_s = clock() + ttl_s
-        nodes.adopt(root, ROOT_ID)
+        nodes.attach(root, ROOT_ID)
         nodes.enter(root)
         nodes.note(root)
     holds = NodeHolds(nodes, names)
     links = Links(nodes, lookups, source.metadata, mountpoint)
     return Namespace(
-        nodes, names, leaves, kept_names, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence, links
+        nodes, names, slots, kept_names, holds, tree, asking, lookups, freshness, listings, stat_ahead, silence, links
     )
 
 

@@ -1,11 +1,11 @@
 """Refreshing: what is known at and below a path is past its time, because somebody says that the source has changed.
 
-Names (also those that did not exist), attributes, listings, leaves, what the source has said of nodes besides, and what
+Names (also those that did not exist), attributes, listings, slots, what the source has said of nodes besides, and what
 the index knows of names: all of it is asked for again at the next look, as after its time-to-live. So what has changed
 is seen, and what has not keeps its node, its pages and what is staged of it. Answers that are on their way, and may be
 older, count for nothing.
 
-Nothing is asked here, and the kernel is not told: `Refreshed` says of what it may know. Event loop only; leaves are
+Nothing is asked here, and the kernel is not told: `Refreshed` says of what it may know. Event loop only; slots are
 gone over in a thread.
 """
 
@@ -53,7 +53,7 @@ class Refreshing:
     def __init__(self, namespace: Namespace) -> None:
         self._nodes = namespace.nodes
         self._names = namespace.names
-        self._leaf_table = namespace.leaves.table
+        self._slot_table = namespace.slots.table
         self._listings = namespace.listings
         self._asking = namespace.asking
         self._kept = namespace.kept
@@ -61,19 +61,19 @@ class Refreshing:
     async def refresh(
         self,
         path: bytes,
-        unlend: Callable[[Collection[Node]], object],
+        recall_directory: Callable[[Collection[Node]], object],
         run_in_thread: Callable[..., Awaitable[Any]],
     ) -> Refreshed:
         """What is known at `path`, relative to the root, and below is past its time when this returns.
 
-        `unlend`: others put no leaves in these directories any more. `run_in_thread`: as trio.to_thread.run_sync.
-        Raises StagingError where the index does not forget what it knows of names.
+        `recall_directory`: others put no slots in these directories any more. `run_in_thread`: as
+        trio.to_thread.run_sync. Raises StagingError where the index does not forget what it knows of names.
         """
         refreshed = Refreshed(is_partial=self._names.is_partial)
         async with self._kept.forgetting_below(path):
             node = self._find(path, refreshed)
             if node is not None:
-                unlend(await self._directories(node))
+                recall_directory(await self._directories(node))
             # From here on what is on its way is not entered any more, and what is asked for is newer than the change.
             self._asking.void()
             if node is not None:
@@ -96,7 +96,7 @@ class Refreshing:
             expire(node)
             expire_answers(node)
         ids = [directory.id for directory in directories if directory.id]
-        held = await run_in_thread(self._leaf_table.expire, ids) if self._leaf_table is not None else ()
+        held = await run_in_thread(self._slot_table.expire, ids) if self._slot_table is not None else ()
         for directory_id, names in held:
             refreshed.names.setdefault(directory_id, []).extend(names)
             refreshed.count += len(names)

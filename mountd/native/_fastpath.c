@@ -299,7 +299,7 @@ static PyMethodDef methods[] = {
     {"names", fastpath_names, METH_VARARGS,
      "names(records, starts, begin, end, next_id, directory, how): the next entry with the generation NAME_ONLY stands for "
      "the names [begin, end) of `records` (getdents64), which begin at `starts` (uint32). `next_id`: the offset after "
-     "the first. `how`: 0: the request wants names only; 1: leaves go in whole; 2: and the first that is none is the end."},
+     "the first. `how`: 0: the request wants names only; 1: slots go in whole; 2: and the first that is none is the end."},
     {"taken", fastpath_taken, METH_NOARGS, "taken() -> int: how many of these names the reply had room for."},
     {"look", fastpath_look, METH_VARARGS,
      "look(directory_fd, names, device) -> (seen, plain, seconds, nanoseconds): a struct seen (see seen.h) for each of these "
@@ -315,7 +315,7 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__fastpath(void) {
     PyObject *self = PyModule_Create(&module);
-    PyMethodDef *const more[] = {plane_methods, plane_fetch_methods, plane_leaves_methods, plane_overlay_methods};
+    PyMethodDef *const more[] = {plane_methods, plane_fetch_methods, plane_slots_methods, plane_overlay_methods};
     for (size_t i = 0; self && i < sizeof more / sizeof *more; i++)
         if (PyModule_AddFunctions(self, more[i]) < 0) Py_CLEAR(self);
     if (self && (PyModule_AddIntConstant(self, "HAS_PASSTHROUGH", HAS_PASSTHROUGH) < 0 ||

@@ -1,5 +1,5 @@
-/* Directory entries without nodes, and those of leaves (plane/leaves.c). Of a mere name the kernel keeps inode number and
- * type only, and nothing is to be forgotten later; of a leaf, which goes in whole, one look-up more.
+/* Directory entries without nodes, and those of slots (plane/slots.c). Of a mere name the kernel keeps inode number and
+ * type only, and nothing is to be forgotten later; of a slot, which goes in whole, one look-up more.
  *
  * Where pyfuse3 means to add one entry to a reply, as many of the names told just before are added as fit: one by one,
  * 100 000 names took 0.12 s of Python. A part of the extension, see _fastpath.c. Knows no request and keeps nothing.
@@ -17,7 +17,7 @@ static struct {
     Py_ssize_t begin, end;
     off_t next_id;
     uint64_t directory;
-    enum { NAMES, LEAVES_WHOLE, LEAVES_ONLY } how;
+    enum { NAMES, SLOTS_WHOLE, SLOTS_ONLY } how;
     Py_ssize_t taken; /* how many were added */
 } names;
 
@@ -28,11 +28,11 @@ static int copy_facts(const struct slot *facts, void *into) {
     return 0;
 }
 
-/* Its length, more than `room` if it does not fit; 0: there is no such leaf. */
-static size_t add_leaf(add_plus add, fuse_req_t req, char *buffer, size_t room, const char *name, off_t id) {
+/* Its length, more than `room` if it does not fit; 0: there is no such slot. */
+static size_t add_slot(add_plus add, fuse_req_t req, char *buffer, size_t room, const char *name, off_t id) {
     struct slot facts;
     int64_t now_ns = monotonic_ns();
-    if (!leaves_look_up(names.directory, name, strlen(name), now_ns, copy_facts, &facts)) return 0;
+    if (!slots_look_up(names.directory, name, strlen(name), now_ns, copy_facts, &facts)) return 0;
     const struct seen *seen = &facts.seen;
     int64_t valid_ns = facts.until_ns - now_ns;
     struct fuse_entry_param entry = {.ino = facts.id, .entry_timeout = (double)(valid_ns < LONGEST_NS ? valid_ns : LONGEST_NS) / 1e9};
@@ -69,8 +69,8 @@ size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const c
         if (names.how == NAMES)
             length = fuse_add_direntry(req, buf + used, room, record->d_name, &only.attr, id);
         else
-            length = add_leaf(next, req, buf + used, room, record->d_name, id);
-        if (!length && names.how == LEAVES_WHOLE) length = next(req, buf + used, room, record->d_name, &only, id);
+            length = add_slot(next, req, buf + used, room, record->d_name, id);
+        if (!length && names.how == SLOTS_WHOLE) length = next(req, buf + used, room, record->d_name, &only, id);
         if (!length || length > room) break;
         used += length;
         names.taken++;

@@ -1,4 +1,4 @@
-/* What a stat has said of one name: written by _fastpath_attributes.c, handed on by Python as bytes, kept by plane/leaves.c.
+/* What a stat has said of one name: written by _fastpath_attributes.c, handed on by Python as bytes, kept by plane/slots.c.
  * mountd/core/seen.py has the same layout. */
 #ifndef HFS_SEEN_H
 #define HFS_SEEN_H

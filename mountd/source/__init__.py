@@ -10,14 +10,14 @@ from hfs.mountd.source.doubts import Rewritten
 from hfs.mountd.source.identity import FileSystemSeen, identify, is_private
 from hfs.mountd.source.listing import Block, Lister, Listing
 from hfs.mountd.source.metadata import MetadataReader
-from hfs.mountd.source.source import LentDirectory, Source
+from hfs.mountd.source.source import DelegatedDirectory, Source
 from hfs.mountd.source.threads import SourceThreads
 from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible
 
 __all__ = [
     "Block",
+    "DelegatedDirectory",
     "FileSystemSeen",
-    "LentDirectory",
     "Lister",
     "Listing",
     "MetadataReader",

@@ -36,7 +36,7 @@ _MEET_LIMIT_S = 2.0
 """So long a stat may take that keeps somebody waiting."""
 
 
-class LentDirectory(NamedTuple):
+class DelegatedDirectory(NamedTuple):
     """A directory that somebody may read small files of."""
 
     directory: OpenDirectory
@@ -115,7 +115,7 @@ class Source:
         """st_dev of the root."""
         return self.directories.root.device
 
-    async def lend(self, directory: bytes) -> LentDirectory | None:
+    async def delegate(self, directory: bytes) -> DelegatedDirectory | None:
         """The directory at this path, for somebody who reads small files in it; None if it does not lie on the file
         system of the root. Raises SourceError, SourceTimeout."""
         what = f"open {show(directory, b'')}"
@@ -123,7 +123,7 @@ class Source:
         if held.file_system:
             return None
         settled = self.file_systems.clock("").settled()
-        return LentDirectory(held, settled, is_careful=self._has_devices)
+        return DelegatedDirectory(held, settled, is_careful=self._has_devices)
 
     async def statvfs(self) -> os.statvfs_result:
         """Size and room of the source. Raises SourceError, SourceTimeout."""

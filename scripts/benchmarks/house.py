@@ -37,7 +37,7 @@ C_READ = (*_SHIM, *(f"plane/{name}" for name in ("threads", "answers", "reads", 
 C_OPEN = tuple(
     f"plane/{name}"
     for name in (
-        *("threads", "answers", "file_replies", "reply", "events", "table", "leaves", "counts", "lent"),
+        *("threads", "answers", "file_replies", "reply", "events", "table", "slots", "counts", "delegated"),
         *("waiters", "jobs", "lines", "follows", "workers", "user", "source", "object", "buffers", "contents"),
         *("staged", "store"),
     )

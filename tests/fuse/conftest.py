@@ -76,7 +76,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 VARIANTS = {
     "test_pytorch_dataloader": {"slowfs", "stateless", "passthrough"},
     "test_kill_9_never_leads_to_a_wrong_byte": {"passthrough", "stateless"},
-    "test_a_training_reads_what_it_would_read_and_the_source_once": {"young-0", "lent-2"},
+    "test_a_training_reads_what_it_would_read_and_the_source_once": {"young-0", "delegated-2"},
     "test_prefetch_of_one_steps_back_while_a_reader_of_the_other_waits_and_still_comes_to_its_end": {"7"},
     "test_what_is_pinned_stays_whatever_else_is_read": {"lru"},
     "test_bytes_from_the_cache_after_a_remount": {"slowfs"},

@@ -42,4 +42,4 @@ def injected(*changes: dict[str, object]) -> dict[str, str]:
 
 SETTLED_CLOCK = (setting("hfs.mountd.source.clock:_COARSE_NS", 0), setting("hfs.mountd.source.clock:_FINE_NS", 0))
 SETTLED = injected(*SETTLED_CLOCK)
-"""What was written just now counts as settled: else such directories are lent a moment later."""
+"""What was written just now counts as settled: else such directories are delegated a moment later."""

@@ -69,7 +69,7 @@ def test_files_that_are_linked_from_another_tree_are_small_files_like_all_others
     once = sum(sizes.values())
     # The first file of a directory may be read before the data plane has the directory.
     assert once <= hfs.source_bytes() <= once + 2 * max(sizes.values())
-    assert hfs.status()["leaves"]["known"] > len(sizes)
+    assert hfs.status()["slots"]["known"] > len(sizes)
     for name in sizes:
         assert os.stat(hfs.path / "first" / name).st_ino == os.stat(hfs.path / "second" / name).st_ino
 

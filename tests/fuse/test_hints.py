@@ -47,7 +47,7 @@ def train(**settings: Any) -> dict[str, Any]:
 
 @needs_torch
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("env", [pytest.param(None, id="young"), pytest.param(SETTLED, id="lent")])
+@pytest.mark.parametrize("env", [pytest.param(None, id="young"), pytest.param(SETTLED, id="delegated")])
 def test_a_training_reads_what_it_would_read_and_the_source_once(
     tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, workers: int, env: dict[str, str] | None
 ) -> None:

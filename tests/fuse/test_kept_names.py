@@ -103,12 +103,12 @@ def test_reads_of_a_later_stateless_job_are_right_whatever_becomes_of_the_object
         os.listdir(hfs.path / f"{folder}")
         (hfs.path / f"{folder}" / "0000").stat()
     right(0)
-    while hfs.status()["leaves"]["known"] < FILES:
+    while hfs.status()["slots"]["known"] < FILES:
         pass
     before = hfs.status()["data_plane"]["reads"]
     right(1)
     right(2)
-    assert hfs.status()["leaves"]["known"] > 3 * FILES, "they need no nodes"
+    assert hfs.status()["slots"]["known"] > 3 * FILES, "they need no nodes"
     assert hfs.status()["data_plane"]["reads"] > before
     opened = {number: os.open(hfs.path / "3" / f"{number:04d}", os.O_RDONLY) for number in range(0, FILES, 7)}
     assert hfs.cache_command("evict", hfs.path / "4").returncode == 0
@@ -133,7 +133,7 @@ def _files_open(hfs: Hfs, folder: str) -> dict[int, int]:
     hfs.mount()
     os.listdir(hfs.path / folder)
     (hfs.path / folder / "0000").stat()
-    while hfs.status()["leaves"]["known"] < FILES - 1:
+    while hfs.status()["slots"]["known"] < FILES - 1:
         pass
     return {n: os.open(hfs.path / folder / f"{n:04d}", os.O_RDONLY) for n in range(1, FILES, 7)}
 

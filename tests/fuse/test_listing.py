@@ -158,7 +158,7 @@ def look_ups(slow: SlowFs) -> int:
 def nodes(hfs: Hfs) -> int:
     """What the kernel knows."""
     status = hfs.status()
-    return int(status["open"]["nodes"]) + int(status["leaves"]["held"])
+    return int(status["open"]["nodes"]) + int(status["slots"]["held"])
 
 
 def test_names_inodes_and_types_are_the_sources(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:

@@ -400,7 +400,7 @@ set -e
 hfs run $GIVEN -- hfs cache warm "$1"
 hfs run $GIVEN -- sh -c '
     cat "$1/a" > /dev/null  # has all that is kept of the directory brought in
-    until hfs status "$1" --json | grep -q "\\"leaves\\": {\\"known\\": [23]"; do :; done
+    until hfs status "$1" --json | grep -q "\\"slots\\": {\\"known\\": [23]"; do :; done
     cat "$1/b" "$1/c" > /dev/null
     hfs status "$1" --json' sh "$1"
 """
@@ -414,4 +414,4 @@ def test_a_later_job_asks_python_for_no_file_of_another_user(folder: Path) -> No
     done = run(*words)
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout.splitlines()[-1])
-    assert status["leaves"]["held"] >= 2, "Python was asked for something of b or c"
+    assert status["slots"]["held"] >= 2, "Python was asked for something of b or c"

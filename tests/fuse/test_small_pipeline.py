@@ -193,7 +193,7 @@ def test_what_found_no_room_is_fetched_anew_without_python_when_its_pages_are_go
 ) -> None:
     hfs = hfs_mount(plain, "--cache-size", "1MiB", "--ttl", "300", "-o", "siblings=0", "-o", "chunk=256K", env=SETTLED)
     read_all(hfs)
-    leaves, opened = hfs.status()["leaves"]["held"], opened_without_python(hfs)
+    slots, opened = hfs.status()["slots"]["held"], opened_without_python(hfs)
     total = FOLDERS * sum(map(size_of, range(FILES)))
     for again in range(1, 4):
         for folder in range(FOLDERS):
@@ -202,7 +202,7 @@ def test_what_found_no_room_is_fetched_anew_without_python_when_its_pages_are_go
         read_all(hfs)
         assert hfs.source_bytes() > total * (1 + again * 0.7), "the pages were still there: nothing was tried"
     # 1 of 445 may be beside two other runs, 2 of 440 were in CI.
-    assert hfs.status()["leaves"]["held"] >= leaves * 0.95, "each is still known to the data plane alone"
+    assert hfs.status()["slots"]["held"] >= slots * 0.95, "each is still known to the data plane alone"
     assert opened_without_python(hfs) > 3 * opened
     assert hfs.source_bytes() <= 4 * total, "no file is fetched twice for one look at it"
 
@@ -285,7 +285,7 @@ def test_a_source_that_fails_is_asked_again_as_ever(slow: SlowFs, hfs_mount: Hfs
 
 @pytest.mark.parametrize("ttl", ["60", pytest.param("0.1", marks=pytest.mark.long)])
 def test_a_source_that_hangs_keeps_nobody_else_waiting(slow: SlowFs, hfs_mount: HfsMount, ttl: str) -> None:
-    """Nor does it keep who waits for it, for ever, when the directory is no longer lent."""
+    """Nor does it keep who waits for it, for ever, when the directory is no longer delegated."""
     hfs = hfs_mount(slow.path, "--ttl", ttl, "-o", "siblings=0", "-o", "source-timeout=2", env=SETTLED)
     for number in range(30):
         check(hfs.path / "1" / str(number), 1, number)
@@ -342,7 +342,7 @@ def test_a_tree_is_warmed_once(plain: Path, hfs_mount: HfsMount, options: tuple[
     assert hfs.source_bytes() == total
     status = hfs.status()
     assert status["staged"]["bytes"] == total
-    assert options or status["leaves"]["known"] > FOLDERS * FILES // 2, "most have no node"
+    assert options or status["slots"]["known"] > FOLDERS * FILES // 2, "most have no node"
     again = warmed(hfs)
     assert (again["files"], again["failed"], again["skipped"]) == (files + 1, 0, files + 1)
     read_all(hfs)

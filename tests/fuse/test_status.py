@@ -68,7 +68,7 @@ STATUS_KEYS = {
         "cached_bytes passed_bytes large_passed large_read_bytes overlay_look_ups "
         "overlay_look_up_bytes delegated"
     ),
-    "leaves": "known held open look_ups attributes",
+    "slots": "known held open look_ups attributes",
     "kernel": "read_ahead_kb max_background notes",
     "monitoring": "address error answered refused file file_error",
     "config": " ".join(key.name for key in KEYS),

@@ -57,7 +57,7 @@ class Environment:
         subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True, capture_output=True)
         self.packages = next(folder.glob("lib/python3*/site-packages"))
 
-    def lend(self, *modules: str) -> None:
+    def share(self, *modules: str) -> None:
         """Have these packages of this interpreter's environment, and no others."""
         here = Path(sys.prefix) / "lib" / self.packages.parent.name / "site-packages"
         for module in modules:

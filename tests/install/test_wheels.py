@@ -78,7 +78,7 @@ def test_a_training_job_needs_nothing_but_the_client_wheel(wheel: Path, tmp_path
     """Imports, orders, layouts and codecs where there is no trio, pyfuse3 or torch; a mount says in a line what is
     missing."""
     inside = Environment(tmp_path / "venv")
-    inside.lend(*CLIENT_MODULES)
+    inside.share(*CLIENT_MODULES)
     inside.install("--no-deps", "--no-index", wheel)
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
     code, (line,) = what_a_mount_says(inside, tmp_path / "mounted")

@@ -1,5 +1,5 @@
 /* Drives the pipeline of small files without Python and without a mount: threads that stand for the kernel look up, open,
- * read and close files, while one that stands for Python lends directories, takes leaves, owns names, grants room, gives
+ * read and close files, while one that stands for Python delegates directories, takes slots, owns names, grants room, gives
  * threads up and evicts, and one replaces files at the source.
  *
  * A file's first bytes say what all its others are, so bytes of two versions are never right; its mtime is a number that
@@ -26,7 +26,7 @@
 #define LARGEST 20000
 #define KERNELS 3
 #define DIRECTORY 77
-#define FIRST_LEAF (UINT64_C(1) << 60)
+#define FIRST_SLOT (UINT64_C(1) << 60)
 
 WRAPPED(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument),
         (thread, attributes, run, argument), EAGAIN, EAGAIN)
@@ -95,23 +95,23 @@ static void use(unsigned file, char *buffer, unsigned *seed) {
     struct fuse_entry_out *entry = (void *)ask(FUSE_LOOKUP, DIRECTORY, name, strlen(name) + 1, buffer, &size, rand_r(seed) % 16 == 0);
     if (!entry) return;
     if ((int64_t)entry->attr.mtime < least) fail("%s as it was before a recall", name);
-    uint64_t leaf = entry->nodeid, file_size = entry->attr.size;
+    uint64_t slot = entry->nodeid, file_size = entry->attr.size;
     free(entry);
     struct fuse_open_in in = {.flags = O_RDONLY};
-    struct fuse_open_out *open = rand_r(seed) % 4 ? (void *)ask(FUSE_OPEN, leaf, &in, sizeof in, buffer, &size, rand_r(seed) % 16 == 0) : NULL;
+    struct fuse_open_out *open = rand_r(seed) % 4 ? (void *)ask(FUSE_OPEN, slot, &in, sizeof in, buffer, &size, rand_r(seed) % 16 == 0) : NULL;
     if (open) {
         struct fuse_read_in read = {.fh = open->fh, .size = LARGEST};
         __atomic_add_fetch(&opens, 1, __ATOMIC_RELAXED);
-        if (open->fh != leaf) fail("a handle that is not its leaf's id");
+        if (open->fh != slot) fail("a handle that is not its slot's id");
         free(open);
-        char *data = rand_r(seed) % 2 ? ask(FUSE_READ, leaf, &read, sizeof read, buffer, &size, 0) : NULL;
+        char *data = rand_r(seed) % 2 ? ask(FUSE_READ, slot, &read, sizeof read, buffer, &size, 0) : NULL;
         if (data && size != file_size) fail("%zu bytes of %llu", size, (unsigned long long)file_size);
         if (data) check(data, size, "read"), __atomic_add_fetch(&reads, 1, __ATOMIC_RELAXED);
         free(data);
-        struct fuse_release_in release = {.fh = leaf};
-        free(ask(FUSE_RELEASE, leaf, &release, sizeof release, buffer, &size, 0));
+        struct fuse_release_in release = {.fh = slot};
+        free(ask(FUSE_RELEASE, slot, &release, sizeof release, buffer, &size, 0));
     }
-    if (rand_r(seed) % 2) contents_forget(leaf, 1);
+    if (rand_r(seed) % 2) contents_forget(slot, 1);
 }
 
 static void *stand_for_kernel(void *argument) {
@@ -163,37 +163,37 @@ static void free_outcomes(void) {
     }
 }
 
-static int lend(void) {
+static int delegate(void) {
     struct stat found;
-    struct lent lent = {
+    struct delegated delegated = {
         .entry.node = DIRECTORY, .generation = generation, .fd = dup(source), .largest = LARGEST - 1000, .settled_ns = INT64_MAX / 2,
         .settled_fine_ns = INT64_MAX / 2, .until_ns = monotonic_ns() + 1000000000, .valid_ns = 50000000,
     };
-    if (lent.fd < 0 || fstat(source, &found)) fail("dup: %s", strerror(errno));
-    lent.device = found.st_dev;
-    int error = lent_put(&lent);
-    if (error) close(lent.fd);
+    if (delegated.fd < 0 || fstat(source, &found)) fail("dup: %s", strerror(errno));
+    delegated.device = found.st_dev;
+    int error = delegated_put(&delegated);
+    if (error) close(delegated.fd);
     return error;
 }
 
 /* As `hfs refresh`: what is looked up from now on is as it is now. */
 static void recall(void) {
-    int64_t leaves, now[FILES];
+    int64_t slots, now[FILES];
     uint64_t directory = DIRECTORY;
     struct name_run held = {0};
     for (unsigned file = 0; file < FILES; file++) now[file] = __atomic_load_n(&written[file], __ATOMIC_ACQUIRE);
-    lent_take(DIRECTORY, &leaves);
+    delegated_take(DIRECTORY, &slots);
     generation++;
-    for (unsigned shard = 0; shard < LEAF_SHARDS; shard++) leaves_expire(shard, &directory, 1, &held);
+    for (unsigned shard = 0; shard < SLOT_SHARDS; shard++) slots_expire(shard, &directory, 1, &held);
     free(held.bytes);
     for (unsigned file = 0; file < FILES; file++) __atomic_store_n(&recalled[file], now[file], __ATOMIC_RELEASE);
 }
 
-static void let_go(struct slot *taken) { contents_take(taken->id), leaves_free(taken); }
+static void let_go(struct slot *taken) { contents_take(taken->id), slots_free(taken); }
 
-static void take_leaf(uint64_t leaf) {
+static void take_slot(uint64_t slot) {
     struct slot *taken;
-    if ((taken = leaves_take_id(leaf))) let_go(taken);
+    if ((taken = slots_take_id(slot))) let_go(taken);
 }
 
 /* Files that other nodes of the job own, some of all. */
@@ -213,15 +213,15 @@ static void act(unsigned *seed, uint64_t *number) {
     case 16: pushes_terms(rand_r(seed) % 4 != 0, rand_r(seed) % 2); break;
     case 17: store_by_python(rand_r(seed) % 3 == 0); break;
     case 18: own_some(seed); break;
-    case 19: news_heard(NEWS_FETCHED); break;
+    case 19: news_read(NEWS_FETCHED); break;
     case 0:
         recall();
-        if (rand_r(seed) % 2) lend();
+        if (rand_r(seed) % 2) delegate();
         break;
-    case 1: case 2: case 3: lend(); break;
-    case 4: rand_r(seed) % 2 ? jobs_own(DIRECTORY, name, strlen(name)) : (void)jobs_claim(DIRECTORY, name, strlen(name)); break;
-    case 5: case 6: owned_take(leaves_key(DIRECTORY, name, strlen(name))); break;
-    case 7: take_leaf(leaves_id(DIRECTORY, name, strlen(name))); break;
+    case 1: case 2: case 3: delegate(); break;
+    case 4: rand_r(seed) % 2 ? jobs_reserve(DIRECTORY, name, strlen(name)) : (void)jobs_try_reserve(DIRECTORY, name, strlen(name)); break;
+    case 5: case 6: reserved_take(name_key(DIRECTORY, name, strlen(name))); break;
+    case 7: take_slot(slots_id(DIRECTORY, name, strlen(name))); break;
     case 8: case 9: jobs_ahead(&(struct wanted){.directory = DIRECTORY, .name = name, .size = strlen(name)}, 1); break;
     case 10:
         first = *number, end = *number += 8;
@@ -234,7 +234,7 @@ static void act(unsigned *seed, uint64_t *number) {
         staged_take(*number - 1 - (uint64_t)rand_r(seed) % 24);
         break;
     case 13: workers_replace(monotonic_ns() - (rand_r(seed) % 8 ? INT64_C(60000000000) : 0), stuck); break;
-    case 14: for (size_t left = leaves_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, swept, 8); left--;) let_go(swept[left]); break;
+    case 14: for (size_t left = slots_sweep(monotonic_ns(), (size_t)rand_r(seed) % 4, swept, 8); left--;) let_go(swept[left]); break;
     default: (void)jobs_under_way();
     }
     free_outcomes();
@@ -270,7 +270,7 @@ static int begin(void) {
     store_by_python(0);
     pushes_terms(1, 0);
     placement_set(NULL, 0);
-    leaves_begin(FIRST_LEAF);
+    slots_begin(FIRST_SLOT);
     store_in(cache, 4096);
     staged_at(cache);
     if (!error) error = workers_start(ends[0], 4, 3, 8 * LARGEST);
@@ -278,21 +278,21 @@ static int begin(void) {
 }
 
 static void end(uint64_t numbers) {
-    int64_t leaves;
+    int64_t slots;
     char name[16];
     store_in(-1, 0);
     staged_at(-1);
     workers_stop(INT64_C(10000000000));
-    lent_take(DIRECTORY, &leaves);
+    delegated_take(DIRECTORY, &slots);
     for (unsigned file = 0; file < FILES; file++) {
         name_of(file, name);
-        take_leaf(leaves_id(DIRECTORY, name, strlen(name)));
-        owned_take(leaves_key(DIRECTORY, name, strlen(name)));
+        take_slot(slots_id(DIRECTORY, name, strlen(name)));
+        reserved_take(name_key(DIRECTORY, name, strlen(name)));
     }
     for (uint64_t number = 1; number < numbers; number++) staged_take(number);
     free_outcomes();
-    leaves_begin(0);
-    if (contents_count() || buffers_out() || jobs_under_way() || lent_count()) fail("something is left: %zu contents, %zu bytes, %zu jobs, %zu directories", contents_count(), buffers_out(), jobs_under_way(), lent_count());
+    slots_begin(0);
+    if (contents_count() || buffers_out() || jobs_under_way() || delegated_count()) fail("something is left: %zu contents, %zu bytes, %zu jobs, %zu directories", contents_count(), buffers_out(), jobs_under_way(), delegated_count());
     shutdown(ends[0], SHUT_RDWR);
 }
 
@@ -323,7 +323,7 @@ static void fuzz(double seconds, unsigned seed) {
         if (rand_r(&seed) % 4 == 0) usleep(200);
     }
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
-    lend();
+    delegate();
     for (int i = 0; i < KERNELS; i++)
         while (pthread_tryjoin_np(kernels[i], NULL)) answer_queued(), sched_yield();
     pthread_join(replacer, NULL);
@@ -342,8 +342,8 @@ static int once(void) {
     for (unsigned file = 0; file < 3; file++) write_file(file, &seed);
     store_grant(&first, &last);
     store_grant_room(8 * (LARGEST + 8192));
-    if (!error) error = lend();
-    jobs_own(DIRECTORY, "f1", 2);
+    if (!error) error = delegate();
+    jobs_reserve(DIRECTORY, "f1", 2);
     struct wanted wanted = {.directory = DIRECTORY, .name = "f0", .size = 2};
     if (!error) jobs_ahead(&wanted, 1), error = wanted.error;
     for (unsigned file = 0; buffer && file < 3; file++) {
@@ -356,7 +356,7 @@ static int once(void) {
         if (!answer(ends[0], request, &size, buffer) && file != 1 && !error) error = ENOMEM; /* f1 is Python's */
     }
     for (int i = 0; i < 200 && jobs_under_way(); i++) usleep(1000);
-    owned_take(leaves_key(DIRECTORY, "f1", 2));
+    reserved_take(name_key(DIRECTORY, "f1", 2));
     free(buffer);
     end(last);
     while (queue_take(request, sizeof request) > 0) continue;
@@ -369,7 +369,7 @@ static void late(void) {
     uint64_t first = 1, last = 9;
     unsigned seed = 5;
     struct wanted wanted = {.directory = DIRECTORY, .name = "f0", .size = 2};
-    if (begin() || lend()) fail("it does not start");
+    if (begin() || delegate()) fail("it does not start");
     write_file(0, &seed);
     store_grant(&first, &last);
     store_grant_room(1);
@@ -399,7 +399,7 @@ static void recalled_meanwhile(void) {
     struct seen seen;
     unsigned seed = 5;
     struct wanted wanted = {.directory = DIRECTORY, .name = "f0", .size = 2};
-    if (begin() || lend()) fail("it does not start");
+    if (begin() || delegate()) fail("it does not start");
     store_grant(&first, &last);
     store_grant_room(8 * (LARGEST + 8192));
     for (int asks_again = 0; asks_again < 2; asks_again++) {
@@ -411,7 +411,7 @@ static void recalled_meanwhile(void) {
         write_file(0, &seed);
         recall();
         if (jobs_is_busy(DIRECTORY, "f0", 2)) fail("it is busy with what was before");
-        if (lend()) fail("it is not lent again");
+        if (delegate()) fail("it is not delegated again");
         if (asks_again) {
             jobs_ahead(&wanted, 1);
             if (wanted.error) fail("it waits for what was begun before: %s", strerror(wanted.error));
@@ -423,9 +423,9 @@ static void recalled_meanwhile(void) {
         struct fetched *one = outcome();
         if (one->kind != FETCHED_NOTHING || one->generation != before) fail("what came late was believed");
         free(one);
-        if (leaves_seen(DIRECTORY, "f0", 2, monotonic_ns(), &seen) != asks_again) fail("what came late was entered");
+        if (slots_seen(DIRECTORY, "f0", 2, monotonic_ns(), &seen) != asks_again) fail("what came late was entered");
         if (asks_again && seen.seconds[1] != written[0]) fail("the old one is there");
-        take_leaf(leaves_id(DIRECTORY, "f0", 2));
+        take_slot(slots_id(DIRECTORY, "f0", 2));
     }
     end(last);
 }
@@ -464,12 +464,12 @@ static void hang(void) {
     uint64_t stuck[FETCH_WORKERS];
     unsigned seed = 5;
     int given_up = 0;
-    if (begin() || lend()) fail("it does not start");
+    if (begin() || delegate()) fail("it does not start");
     for (unsigned file = 0; file < FILES; file++) write_file(file, &seed);
     int threads = jobs_threads();
     set_hangs(1);
     for (int asked = 0; jobs_threads(); given_up += threads) {
-        for (int i = 0; i < threads; i++) sprintf(name, "hung-%d", asked++), lend(), look_up(name);
+        for (int i = 0; i < threads; i++) sprintf(name, "hung-%d", asked++), delegate(), look_up(name);
         until(hang_now, given_up + threads, "all wait for the source");
         calls = 0, fail_at = given_up ? 0 : 1; /* no thread can be had, once */
         if (workers_replace(monotonic_ns(), stuck) != (size_t)threads) fail("not all were given up");
@@ -478,11 +478,11 @@ static void hang(void) {
         drop_queued();
     }
     if (given_up != FETCH_THREADS) fail("%d were given up", given_up);
-    lend();
+    delegate();
     if (look_up("f0")) fail("a look-up waits where nobody is left");
     set_hangs(0);
     until(are_there, threads, "threads after a hang");
-    lend();
+    delegate();
     if (!look_up("f0")) fail("a look-up is Python's, though threads are back");
     end(1);
     drop_queued();

@@ -22,7 +22,7 @@ static void full_queue(void) {
     if (memory < 0 || ftruncate(memory, 4096)) fail("beats: %s", strerror(errno));
     beats = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
     if (beats == MAP_FAILED) fail("mmap: %s", strerror(errno));
-    if (begin() || lend() || fcntl(ends[0], F_SETFL, O_NONBLOCK)) fail("it does not start");
+    if (begin() || delegate() || fcntl(ends[0], F_SETFL, O_NONBLOCK)) fail("it does not start");
     write_file(0, &seed);
     set_hangs(1);
     if (threads_beat_in(memory) || threads_start(ends[0], 1)) fail("no thread");

@@ -53,14 +53,14 @@ static void begin(int fd) {
     char name[UINT8_MAX];
     uint64_t id;
     struct seen seen = seen_of(9, 1);
-    leaves_begin(FIRST);
+    slots_begin(FIRST);
     int error = counts_attach(fd);
-    if (!error) error = leaves_attach(fd, 7, note);
+    if (!error) error = slots_attach(fd, 7, note);
     for (uint64_t file = 8; !error && file <= 9; file++) { /* segments are there */
         struct slot *taken;
-        error = leaves_put(3, name, name_of(file, name), &seen, 0, INT64_MAX, &id);
+        error = slots_put(3, name, name_of(file, name), &seen, 0, INT64_MAX, &id);
         if (error == EEXIST || error == ESTALE) error = 0;
-        else if (!error && (taken = leaves_take_id(id))) leaves_free(taken);
+        else if (!error && (taken = slots_take_id(id))) slots_free(taken);
     }
     if (error) fail("attach: %s", strerror(error));
 }
@@ -79,17 +79,17 @@ static void change(enum change change, uint64_t thing, int64_t *slots, uint64_t 
     case SUBTRACT: counts_add((uint32_t)slots[thing], -1); break;
     case FREE: counts_free((uint32_t)slots[thing]); break;
     case PUT: case ANEW:
-        error = leaves_put(3, name, size, &seen, thing, INT64_MAX, &ids[thing]);
+        error = slots_put(3, name, size, &seen, thing, INT64_MAX, &ids[thing]);
         if (error != (change == PUT ? 0 : EEXIST)) fail("put: %s", strerror(error));
         times[thing]++;
         break;
-    case LOOK_UP: leaves_look_up(3, name, size, 1, told, &ids[thing]); break;
-    case FORGET: leaves_forget(ids[thing], 1, &held); break;
-    case OPEN: leaves_opened(leaves_slot(ids[thing]), 1); break;
-    case CLOSE: leaves_opened(leaves_slot(ids[thing]), -1); break;
+    case LOOK_UP: slots_look_up(3, name, size, 1, told, &ids[thing]); break;
+    case FORGET: slots_forget(ids[thing], 1, &held); break;
+    case OPEN: slots_opened(slots_find(ids[thing]), 1); break;
+    case CLOSE: slots_opened(slots_find(ids[thing]), -1); break;
     case TAKE:
-        if (!(taken = leaves_take_id(ids[thing]))) fail("it is not there");
-        leaves_free(taken);
+        if (!(taken = slots_take_id(ids[thing]))) fail("it is not there");
+        slots_free(taken);
     }
     if (thing < FILES && slots[thing] < 0) fail("no slot");
 }
@@ -121,8 +121,8 @@ static void expect(long changes, struct state *states) {
 static void find_file(uint64_t file) {
     char name[UINT8_MAX];
     size_t size = name_of(file, name);
-    uint64_t id = leaves_id(3, name, size);
-    struct slot *slot = id ? leaves_slot(id) : NULL;
+    uint64_t id = slots_id(3, name, size);
+    struct slot *slot = id ? slots_find(id) : NULL;
     if (!slot) return;
     struct seen seen = seen_of(file, slot->seen.uid);
     if (slot->seen.inode != seen.inode || slot->seen.size != seen.size) fail("file %d has another one's version", (int)file);
@@ -140,9 +140,9 @@ static int is(const struct state *state, const struct state *wanted) {
 static void check(int fd, long done) {
     struct state before[THINGS], after[THINGS];
     for (int thing = 0; thing < THINGS; thing++) found[thing].count = -1;
-    leaves_begin(FIRST);
-    if (counts_attach(fd) || leaves_attach(fd, 7, note)) fail("attach");
-    for (uint32_t slot = 0; slot < COUNTS_SLOTS; slot++) {
+    slots_begin(FIRST);
+    if (counts_attach(fd) || slots_attach(fd, 7, note)) fail("attach");
+    for (uint32_t slot = 0; slot < COUNTS_AT_MOST; slot++) {
         uint64_t handle = counts_handle(slot);
         if (!handle) continue;
         if (handle >= FILES || found[handle].count >= 0) fail("nobody has put handle %d there", (int)handle);

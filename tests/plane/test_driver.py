@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # compiled with sanit
 PLANE = ROOT / "mountd" / "native" / "plane"
 WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),
-    "leaves_driver": ("malloc", "calloc", "mmap", "posix_fallocate"),
+    "slots_driver": ("malloc", "calloc", "mmap", "posix_fallocate"),
     "staged_driver": ("malloc", "calloc", "fstat"),
     "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx"),
     "looks_driver": ("malloc", "calloc", "pthread_create", "is_as_left"),
@@ -91,8 +91,8 @@ def test_who_is_killed_at_any_store_leaves_each_handle_and_file_as_before_or_aft
     sources = [
         Path(__file__).with_name("stores_driver.c"),
         PLANE / "counts.c",
+        PLANE / "slot_memory.c",
         PLANE / "slots.c",
-        PLANE / "leaves.c",
         PLANE / "names.c",
         PLANE / "table.c",
     ]
@@ -131,7 +131,7 @@ def test_threads_that_the_cache_disk_has_kept_look_on(build: Path, sanitizer: st
 
 LADDER = (
     ("buffers", "detached", "events", "follows", "names", "object", "queue", "reply", "splice", "user"),
-    ("table", "counts", "slots", "leaves", "lent", "opens", "reads", "waiters"),
+    ("table", "counts", "slot_memory", "slots", "delegated", "opens", "reads", "waiters"),
     ("contents", "file_replies", "looks", "overlay", "pushes", "staged"),
     ("jobs", "lines", "placement", "source", "store", "workers"),
     ("answers", "threads"),

@@ -30,7 +30,7 @@ class FakePassthrough:
     def object_of(self, file: StagedFile) -> int:
         return 1
 
-    def adopt(self, file: StagedFile, backing_id: int, inode: int) -> None:
+    def attach(self, file: StagedFile, backing_id: int, inode: int) -> None:
         self.backings.setdefault(file, backing_id)
         self.made = max(self.made, backing_id)
         file.passed += 1

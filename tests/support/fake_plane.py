@@ -56,7 +56,7 @@ class FakePlane:
         self.progresses: dict[int, ReadProgress] = {}
         self.served: list[Served] = []
         self.staged_in = -1
-        """Where reads of leaves find their objects; -1: they are not answered."""
+        """Where reads of slots find their objects; -1: they are not answered."""
         self._slots = count()
 
     def attach(self, _table_fd: int, _terms: int = 0) -> Attached:
@@ -86,7 +86,7 @@ class FakePlane:
         self.counts[slot][1] -= 1
         return self.counts[slot][1]
 
-    def free_slot(self, slot: int) -> None:
+    def free_counter(self, slot: int) -> None:
         del self.counts[slot]
 
     def put_reads(self, node_id: int, staged: StagedObject) -> bool:

@@ -33,7 +33,7 @@ class FakeStaging:
 
     def __init__(self, chunk_bytes: int) -> None:
         self.chunk_bytes = chunk_bytes
-        self.files = self.reader = self.writer = self.lender = self.admission = self
+        self.files = self.reader = self.writer = self.publisher = self.admission = self
         self.committer = self.evictions = self.room = self.attributes = self
         self.noted: list[tuple[StagedFile, Attributes]] = []
         self.known: dict[Version, StagedFile] = {}
@@ -137,7 +137,7 @@ class FakeStaging:
                 on_done()
         self.queue.clear()
 
-    def lend_nowait(self, file: StagedFile, use: Callable[[int], bool]) -> bool:
+    def publish_nowait(self, file: StagedFile, use: Callable[[int], bool]) -> bool:
         return use(-1)
 
     async def is_sound(self, file: StagedFile) -> bool:

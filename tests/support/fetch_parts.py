@@ -28,7 +28,7 @@ async def in_no_thread(function: Callable[..., Any], *arguments: object) -> Any:
     return function(*arguments)
 
 
-async def _is_not_lent(_directory: Node) -> bool:
+async def _is_not_delegated(_directory: Node) -> bool:
     return False
 
 
@@ -85,7 +85,7 @@ class FetchParts:
     def small_files(self, namespace: Namespace, fetch: Fetching) -> SmallFiles:
         """Those that the data plane does not fetch: see tests/fuse/test_small_pipeline.py."""
         limit_bytes = min(SMALL_BYTES, self._basics.config.chunk_bytes)
-        pipeline: Any = SimpleNamespace(places=512, lend=_is_not_lent, limit_bytes=limit_bytes)
+        pipeline: Any = SimpleNamespace(places=512, delegate=_is_not_delegated, limit_bytes=limit_bytes)
         return SmallFiles(namespace, self._storage.cache, fetch.resolver, fetch.owners, pipeline)
 
     def hinting(self, namespace: Namespace, fetch: Fetching, io_mode: IoMode, small_files: SmallFiles) -> Hinting:

@@ -154,10 +154,10 @@ class SettledEngine(SmallFetches):
         self.heard: list[Fetched] = []
         self.start(kernel.device, 1, ahead_threads=1, ahead_bytes=64 << 20)
         assert self.runs
-        self.lend_folder(self._ELSEWHERE[0], empty, 1)
+        self.delegate_folder(self._ELSEWHERE[0], empty, 1)
         kernel.settle = self.settle
 
-    def lend_folder(
+    def delegate_folder(
         self,
         directory: int,
         path: Path,
@@ -169,7 +169,7 @@ class SettledEngine(SmallFetches):
     ) -> None:
         """`settled`: no file in it is too young."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        assert self.lend(
+        assert self.delegate(
             directory,
             fd,
             os.stat(path).st_dev,
@@ -193,7 +193,7 @@ class SettledEngine(SmallFetches):
                     return
                 self.heard.append(one)
             assert select.select([fd], [], [], 10)[0], "the engine stands still"
-            EXTENSION.plane_news_heard(News.FETCHED)
+            EXTENSION.plane_news_read(News.FETCHED)
 
 
 def _attributes(body: bytes, at: int) -> Attributes:
@@ -221,7 +221,7 @@ def serving(counts_fd: int = -1) -> Iterator[tuple[DataPlane, Kernel]]:
             plane.stop()
             plane.take_opens(_MARKED)
             with contextlib.suppress(ValueError):  # the test has attached other memory
-                plane.free_slot(slot)
+                plane.free_counter(slot)
 
 
 def reads_nowait(path: Path) -> bool:

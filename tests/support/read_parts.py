@@ -161,7 +161,9 @@ async def daemon(
             queue.siblings_nowait,
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
-        pipeline: Any = SimpleNamespace(lend_soon=lambda _directory: None, opened=lambda _node, _thread, _at_ns: False)
+        pipeline: Any = SimpleNamespace(
+            delegate_soon=lambda _directory: None, opened=lambda _node, _thread, _at_ns: False
+        )
         ahead = FetchesAhead(
             fetch.resolver,
             fetch.owners,
@@ -205,7 +207,7 @@ async def daemon(
             opened_files,
             cache,
             is_heard=lambda: recorder.active or fetch.plans.any_followed,
-            leaf_opened=pipeline.opened,
+            slot_opened=pipeline.opened,
         )
         read_path = ReadPath(
             fetch.resolver,

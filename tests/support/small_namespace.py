@@ -10,7 +10,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.kept import KeptFiles
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.node import Node
-from tests.support.fake_leaves import FakeLeafTable
+from tests.support.fake_slots import FakeSlotTable
 from tests.support.fake_source import FakeSource
 
 
@@ -20,7 +20,7 @@ async def made(
     *,
     strict: bool = False,
     names_at_most: int = 1 << 20,
-    leaf_table: FakeLeafTable | None = None,
+    slot_table: FakeSlotTable | None = None,
     kept: KeptFiles | None = None,
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
@@ -35,7 +35,7 @@ async def made(
         ttl_s=ttl_s,
         strict=strict,
         names_at_most=names_at_most,
-        leaf_table=leaf_table,
+        slot_table=slot_table,
         kept=kept,
         changed=changed,
         gone=gone,

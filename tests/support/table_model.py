@@ -126,7 +126,7 @@ class Model:
     numbers: Iterator[int]
     """Of objects."""
     slots: dict[Place, Slot] = field(default_factory=dict)
-    lent: dict[int, Loan] = field(default_factory=dict)
+    delegated: dict[int, Loan] = field(default_factory=dict)
     objects: dict[Version, int] = field(default_factory=dict)
     stateless: bool = False
     reads: int = 0
@@ -159,23 +159,23 @@ class Model:
         slot.attributes, slot.until = attributes, until
         return errno.EEXIST
 
-    def lend(self, directory: int, generation: int, until: Until, *, settled: bool) -> None:
-        before = self.lent.get(directory)
-        self.lent[directory] = Loan(generation, until, settled, before.entered if before is not None else 0)
+    def delegate(self, directory: int, generation: int, until: Until, *, settled: bool) -> None:
+        before = self.delegated.get(directory)
+        self.delegated[directory] = Loan(generation, until, settled, before.entered if before is not None else 0)
 
     def take_entered(self, directory: int, *, is_over: bool) -> int:
-        """How many the engine has put there since the last call. `is_over`: it is lent no more."""
-        loan = self.lent.get(directory)
+        """How many the engine has put there since the last call. `is_over`: it is delegated no more."""
+        loan = self.delegated.get(directory)
         if loan is None:
             return 0
         entered, loan.entered = loan.entered, 0
         if is_over:
-            del self.lent[directory]
+            del self.delegated[directory]
         return entered
 
     def job(self, place: Place, *, fetch: bool, ahead: bool = False) -> bool:
         """The engine looks at a file, or fetches it. False: it is Python's."""
-        loan = self.lent.get(place[0])
+        loan = self.delegated.get(place[0])
         if loan is None:
             return False
         attributes = self.seen(place)

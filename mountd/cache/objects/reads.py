@@ -146,12 +146,12 @@ def _part_of_chunk(disk: Disk, fd: int, wanted: WantedRead) -> bytearray:
     return data
 
 
-def lend_object(disk: Disk, number: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
+def publish_object(disk: Disk, number: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
     """`use(descriptor)` of an object that still has its stamp, else Changed. Raises OSError, and what `use` raises."""
-    return lend_opened(disk, disk.open_read(number), size, stamp, use)
+    return publish_opened(disk, disk.open_read(number), size, stamp, use)
 
 
-def lend_opened(disk: Disk, fd: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
+def publish_opened(disk: Disk, fd: int, size: int, stamp: Stamp | None, use: Callable[[int], Value]) -> Value:
     """`use(fd)` of an object that is open and has its stamp, else Changed. Closes `fd`. Raises what `use` raises."""
     try:
         found = stamp_of(fd, size)

@@ -1,7 +1,7 @@
 """Blocks: what bypass reads brought around tiny reads, in memory, so that the next page of one costs no source read.
 
 A page fault of a mapped database asks for 4 KiB, the source is asked for the 64 KiB block around it
-(policies/prefetch/miss_policy.py). Its neighbours are often next (a leaf of a B+ tree, then the record it points to),
+(policies/prefetch/miss_policy.py). Its neighbours are often next (a slot of a B+ tree, then the record it points to),
 and the pages on top (the first ones, branch pages) are wanted again whenever the kernel has let them go. Two bounded
 parts: `recent`, where the oldest goes first, and `hot`, for blocks that were read from the source a second time, where
 the one that was not asked for the longest goes first. So a job that goes through a large file once does not push the

@@ -24,8 +24,8 @@ from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.printable import shown_path
 from hfs.mountd.core.seen import attributes_of
-from hfs.mountd.namespace.nodes.leaves import Leaves
 from hfs.mountd.namespace.nodes.node import Dentry, Node
+from hfs.mountd.namespace.nodes.slots import Slots
 
 _SLICE_S = 0.002
 """How long a sweep keeps the event loop; a request takes 40 to 90 us of it."""
@@ -51,7 +51,7 @@ class Names:
         self,
         held: Callable[[], int],
         unused: Callable[[Node], None],
-        leaves: Leaves,
+        slots: Slots,
         *,
         at_most: int,
         ttl_s: float,
@@ -61,13 +61,13 @@ class Names:
         """`held()`: how many nodes the kernel knows; `at_most`: how many names besides. `ttl_s`: for how long a name is
         good; math.inf: for ever.
 
-        `unused(node)` is told of a node that has lost its last name and that nothing holds. `leaves`: where names are
+        `unused(node)` is told of a node that has lost its last name and that nothing holds. `slots`: where names are
         besides; one that is wanted here is taken out there. `clock` says when names are
         past their time, `stopwatch` how long a slice lasts; both in seconds.
         """
         self._held = held
         self._unused = unused
-        self._leaves = leaves
+        self._slots = slots
         self._at_most = at_most
         self._ttl_s = ttl_s
         self._clock = clock
@@ -97,14 +97,14 @@ class Names:
             return None
         dentry = directory.children.get(name)
         if dentry is None:
-            taken = self._leaves.take(directory, name)
+            taken = self._slots.take(directory, name)
             if taken is not None:
                 dentry = self.put(directory, name, *taken)
         return dentry
 
     def node(self, node_id: int) -> Node | None:
-        """The node of the leaf that the kernel knows by this id."""
-        taken = self._leaves.take_id(node_id)
+        """The node of the slot that the kernel knows by this id."""
+        taken = self._slots.take_id(node_id)
         if taken is None:
             return None
         node, expires_s = taken
@@ -113,17 +113,17 @@ class Names:
         return node
 
     def unknown_nowait(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
-        """Those of `names` of which nothing is known that is still good; leaves stay leaves."""
+        """Those of `names` of which nothing is known that is still good; slots stay slots."""
         children = directory.children
         if not children:
-            return self._leaves.unknown(directory, list(names))
+            return self._slots.unknown(directory, list(names))
         unknown = [name for name in names if name not in children]
         past = [name for name in names if name in children and self.known_nowait(directory, name) is None]
-        return self._leaves.unknown(directory, unknown) + past
+        return self._slots.unknown(directory, unknown) + past
 
-    def leaves_seen(self, directory: Node, names: list[bytes]) -> list[Attributes | None]:
-        """The attributes of those of `names` that are leaves, and stay leaves."""
-        table = self._leaves.table
+    def slots_seen(self, directory: Node, names: list[bytes]) -> list[Attributes | None]:
+        """The attributes of those of `names` that are slots, and stay slots."""
+        table = self._slots.table
         found = table.seen(directory.id, names) if table is not None and directory.id and names else None
         return [attributes_of(found, index) if found is not None else None for index in range(len(names))]
 
@@ -132,8 +132,8 @@ class Names:
         if directory.children is None:
             return Dentry(node, expires_s)  # it is a file meanwhile: nothing is below it
         before = directory.children.get(name)
-        if before is None and directory.lent:
-            self._leaves.own(directory, name)
+        if before is None and directory.delegated:
+            self._slots.reserve(directory, name)
         if before is not None and before.node is node:
             before.expires_s = expires_s
             return before
@@ -157,8 +157,8 @@ class Names:
             return  # it has gone already
         del directory.children[dentry.name]
         dentry.directory = None
-        if directory.lent:
-            self._leaves.disown(directory, dentry.name)
+        if directory.delegated:
+            self._slots.unreserve(directory, dentry.name)
         self._count -= 1
         if dentry.node is not None:
             self._tell_unused(dentry.node)

@@ -25,12 +25,12 @@ class Node:
         "attributes",
         "changes",
         "children",
+        "delegated",
         "delegation",
         "expires_s",
         "gives_bytes",
         "holds",
         "id",
-        "lent",
         "lookups",
         "name",
         "own_opens",
@@ -76,8 +76,8 @@ class Node:
         """It says that it has no bytes, and gives some; None: that was not tried."""
         self.changes = False
         """Of a directory: names in it have come or gone, so what is known of others may be older than it is."""
-        self.lent = False
-        """Of a directory: others look at names in it and put leaves there, but for those that are ours."""
+        self.delegated = False
+        """Of a directory: others look at names in it and put slots there, but for those that are ours."""
         self.children: dict[bytes, Dentry] | None = {} if attributes.is_directory else None
 
     def see_again(self, attributes: Attributes) -> None:

@@ -26,7 +26,7 @@ _FIRST_OWN_ID = 1 << 62
 """Ids for files whose inode number is taken: far above what file systems number."""
 
 _GENERATION_BITS = 40
-"""Ids of our own that one daemon of a mount has: half of them for nodes, a quarter for leaves (see `leaves`), the last
+"""Ids of our own that one daemon of a mount has: half of them for nodes, a quarter for slots (see `slots`), the last
 quarter for nodes that take another's place: of two nodes of one version the later has the larger id."""
 
 
@@ -47,10 +47,10 @@ class NodeTable:
         """More of one version: other names of the file, and a node whose name another one has now."""
         self._directories: dict[tuple[str, int, int], Node] = {}
         first_id = _FIRST_OWN_ID + (journal.generation << _GENERATION_BITS)
-        self.first_leaf_id = first_id + (1 << _GENERATION_BITS - 1)
-        """From here on ids belong to leaves."""
+        self.first_slot_id = first_id + (1 << _GENERATION_BITS - 1)
+        """From here on ids belong to slots."""
         first_later = first_id + 3 * (1 << _GENERATION_BITS - 2)
-        self._own_ids = iter(range(first_id, self.first_leaf_id))
+        self._own_ids = iter(range(first_id, self.first_slot_id))
         self._later_ids = iter(range(first_later, first_id + (1 << _GENERATION_BITS)))
 
     def __len__(self) -> int:
@@ -99,9 +99,9 @@ class NodeTable:
 
     def identify_later(self, node: Node) -> None:
         """`node`, which takes another's place, gets an id above all that were given out before."""
-        self.adopt(node, next(self._later_ids))
+        self.attach(node, next(self._later_ids))
 
-    def adopt(self, node: Node, node_id: int) -> None:
+    def attach(self, node: Node, node_id: int) -> None:
         """The kernel knows `node` by this id already."""
         node.id = node_id
         self._by_id[node_id] = node
@@ -111,7 +111,7 @@ class NodeTable:
         inode = node.attributes.inode
         is_free = ROOT_ID < inode < _FIRST_OWN_ID and inode not in self._by_id and not self._journal.nodes.knows(inode)
         is_free = is_free and not self._journal.generation and self._is_own(node)
-        self.adopt(node, inode if is_free else next(self._own_ids))
+        self.attach(node, inode if is_free else next(self._own_ids))
 
     def _is_own(self, node: Node) -> bool:
         """It lies on the root's file system, not on one mounted below."""

@@ -24,12 +24,12 @@ static int reply_open(const struct opens *entry, void *context) {
 
 static int opens_are_asked; /* as the user who opens; atomic */
 
-void opens_of_leaves_are_asked(int are) { __atomic_store_n(&opens_are_asked, are, __ATOMIC_RELEASE); }
+void opens_of_slots_are_asked(int are) { __atomic_store_n(&opens_are_asked, are, __ATOMIC_RELEASE); }
 
-/* A leaf that is past its time is Python's: it asks the source. */
-static int answer_open_of_leaf(int device, const struct fuse_in_header *header, size_t size) {
-    struct leaf_place place;
-    if (leaves_are_stateless() || __atomic_load_n(&opens_are_asked, __ATOMIC_ACQUIRE) || !leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
+/* A slot that is past its time is Python's: it asks the source. */
+static int answer_open_of_slot(int device, const struct fuse_in_header *header, size_t size) {
+    struct slot_place place;
+    if (slots_are_stateless() || __atomic_load_n(&opens_are_asked, __ATOMIC_ACQUIRE) || !slots_place(header->nodeid, monotonic_ns(), &place)) return 0;
     if (!contents_has(header->nodeid) && !contents_find(header->nodeid, &place)) return jobs_fetch(header, size, monotonic_ns());
     int answered = contents_open(device, header->nodeid, header, size, NULL);
     return answered < 0 ? jobs_fetch(header, size, monotonic_ns()) : answered;
@@ -37,7 +37,7 @@ static int answer_open_of_leaf(int device, const struct fuse_in_header *header, 
 
 static int answer_open(int device, const struct fuse_in_header *header, const struct fuse_open_in *in, size_t size) {
     if ((in->flags & O_ACCMODE) != O_RDONLY || in->flags & O_TRUNC) return 0;
-    if (leaves_is_id(header->nodeid) && answer_open_of_leaf(device, header, size)) return 1;
+    if (slots_is_id(header->nodeid) && answer_open_of_slot(device, header, size)) return 1;
     struct question question = {device, header->unique};
     if (!opens_open(header->nodeid, monotonic_ns(), reply_open, &question)) return 0;
     events_add(header->nodeid, header->pid, 0);
@@ -51,32 +51,32 @@ static void reply_released(void *context) {
 
 static int answer_release(int device, const struct fuse_in_header *header, const struct fuse_release_in *in) {
     struct question question = {device, header->unique};
-    int is_leaf = in->fh == header->nodeid && leaves_is_id(in->fh);
-    if (!(is_leaf ? contents_release(in->fh, reply_released, &question) :
+    int is_slot = in->fh == header->nodeid && slots_is_id(in->fh);
+    if (!(is_slot ? contents_release(in->fh, reply_released, &question) :
                     opens_release(header->nodeid, in->fh, reply_released, &question)))
         return 0;
     __atomic_add_fetch(&answered.releases, 1, __ATOMIC_RELAXED);
     return 1;
 }
 
-static int answer_read_of_leaf(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
-    int error = reply_read_of_leaf(device, header, buffer);
+static int answer_read_of_slot(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
+    int error = reply_read_of_slot(device, header, buffer);
     int found = error == EAGAIN ? contents_find_opened(header->nodeid) : -1;
-    if (found >= 0) error = found ? reply_read_of_leaf(device, header, buffer) : ENODATA;
+    if (found >= 0) error = found ? reply_read_of_slot(device, header, buffer) : ENODATA;
     return !error || (error == ENODATA && jobs_fetch(header, request_size, 0));
 }
 
 static int answer_read(int device, const struct fuse_in_header *header, size_t request_size, char *buffer) {
     const struct fuse_read_in *in = (const void *)(header + 1);
     if (in->size > ANSWER_BYTES) return 0;
-    if (in->fh == header->nodeid && leaves_is_id(in->fh)) return answer_read_of_leaf(device, header, request_size, buffer);
+    if (in->fh == header->nodeid && slots_is_id(in->fh)) return answer_read_of_slot(device, header, request_size, buffer);
     ssize_t size = in->flags & O_DIRECT ? 0 : (ssize_t)reads_splice(header->nodeid, in->offset, in->size, device, header->unique);
     if (size) {
         __atomic_add_fetch(&answered.spliced, 1, __ATOMIC_RELAXED);
     } else {
         size = reads_read(header->nodeid, in->offset, in->size, buffer);
-        struct leaf_place place;
-        if (size < 0 && !in->fh && leaves_place(header->nodeid, 0, &place)) size = staged_read(place.object, in->offset, in->size, buffer);
+        struct slot_place place;
+        if (size < 0 && !in->fh && slots_place(header->nodeid, 0, &place)) size = staged_read(place.object, in->offset, in->size, buffer);
         if (size < 0) return 0;
         reply_to(device, header->unique, 0, buffer, (size_t)size);
     }
@@ -102,7 +102,7 @@ void root_without_acl(int64_t until_ns) { __atomic_store_n(&root_without_acl_ns,
 static int answer_getxattr(int device, const struct fuse_in_header *header, const struct fuse_getxattr_in *in, size_t room) {
     static const char acl[] = "system.posix_acl_access";
     const char *name = (const char *)(in + 1);
-    struct leaf_place place;
+    struct slot_place place;
     if (strnlen(name, room) == room) return 0;
     if (overlay_answer(device, header, name, in->size)) return 1;
     if (room < sizeof acl || memcmp(name, acl, sizeof acl)) return 0;
@@ -110,8 +110,8 @@ static int answer_getxattr(int device, const struct fuse_in_header *header, cons
         reply_to(device, header->unique, ENODATA, NULL, 0);
         return 1;
     }
-    if (!leaves_place(header->nodeid, monotonic_ns(), &place)) return 0;
-    if (!(place.seen.flags & SEEN_NO_ACL)) return lent_wants_acls(place.directory), 0;
+    if (!slots_place(header->nodeid, monotonic_ns(), &place)) return 0;
+    if (!(place.seen.flags & SEEN_NO_ACL)) return delegated_wants_acls(place.directory), 0;
     reply_to(device, header->unique, ENODATA, NULL, 0);
     return 1;
 }
@@ -143,7 +143,7 @@ int answer(int device, void *request, size_t *size, char *buffer) {
     size_t in_size = *size - sizeof *header;
     switch (header->opcode) {
     case FUSE_LOOKUP: return answer_lookup(device, header, in, in_size, *size);
-    case FUSE_GETATTR: return reply_attributes_of_leaf(device, header);
+    case FUSE_GETATTR: return reply_attributes_of_slot(device, header);
     case FUSE_FORGET:
         return in_size >= sizeof(struct fuse_forget_in) &&
                contents_forget(header->nodeid, ((struct fuse_forget_in *)in)->nlookup);

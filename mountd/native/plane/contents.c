@@ -1,9 +1,9 @@
-/* Leaves whose bytes are here: in memory, or in an object of the cache. Opened, read and closed without Python.
+/* Slots whose bytes are here: in memory, or in an object of the cache. Opened, read and closed without Python.
  *
  * The first open puts all bytes into the kernel's page cache before it is answered, so that no READ follows; who opens the
  * same file meanwhile waits for that. Only while nobody has it open: a READ that is not answered has pages locked, and a
  * push waits for them. And never in a thread that reads requests, which would have to answer that READ: such a thread hands
- * the open over (pushes.c). All handles of a leaf are its id. Each file that somebody has open is written down where the
+ * the open over (pushes.c). All handles of a slot are its id. Each file that somebody has open is written down where the
  * next daemon finds it (counts.c), before the kernel hears of it. A part of the pipeline, see fetch.h.
  */
 #include "fetch.h"
@@ -15,7 +15,7 @@
 #define NOTED_EVERY_NS (INT64_C(600) * 1000000000) /* evictions are ordered by it, some minutes more or less */
 
 struct content {
-    struct entry entry; /* by the leaf's id */
+    struct entry entry; /* by the slot's id */
     pthread_mutex_t lock;
     int users;          /* atomic; the table is one */
     int is_taken;       /* it is Python's */
@@ -34,7 +34,7 @@ static struct table table = TABLE;
 
 /* Data that may go, the oldest first: those that are in an object as well, then those that will be in none, which are to
  * be read from the source again. The lock is taken while the lock of one content is held, never before. */
-enum { IN_OBJECT, HOMELESS, LINES };
+enum { IN_OBJECT, UNSTORED, LINES };
 
 static struct {
     pthread_mutex_t lock;
@@ -53,9 +53,9 @@ static void let_go(struct content *content) {
     free(content);
 }
 
-static struct content *hold(uint64_t leaf) {
+static struct content *hold(uint64_t slot) {
     struct shard *held;
-    struct content *content = (struct content *)table_hold(&table, leaf, &held);
+    struct content *content = (struct content *)table_hold(&table, slot, &held);
     if (!content) return NULL;
     __atomic_add_fetch(&content->users, 1, __ATOMIC_RELAXED);
     table_let_go(held);
@@ -65,7 +65,7 @@ static struct content *hold(uint64_t leaf) {
 int contents_put(const struct content_facts *facts, char *data, struct content **held) {
     struct content *content = calloc(1, sizeof *content);
     if (!content) return ENOMEM;
-    content->entry.node = facts->leaf;
+    content->entry.node = facts->slot;
     content->users = data ? 2 : 1;
     content->is_storing = data != NULL;
     content->facts = *facts;
@@ -74,14 +74,14 @@ int contents_put(const struct content_facts *facts, char *data, struct content *
     int error = table_put(&table, &content->entry);
     if (error) free(content);
     *held = data && !error ? content : NULL;
-    struct leaf_place place;
-    if (!error && !leaves_place(facts->leaf, 0, &place)) contents_take(facts->leaf); /* it was taken before this was there */
+    struct slot_place place;
+    if (!error && !slots_place(facts->slot, 0, &place)) contents_take(facts->slot); /* it was taken before this was there */
     return error;
 }
 
 /* Of what only the kernel had: its pages are gone. */
 int contents_refill(const struct content_facts *facts, char *data, struct content **held) {
-    struct content *content = hold(facts->leaf);
+    struct content *content = hold(facts->slot);
     if (!content) return ENOENT;
     pthread_mutex_lock(&content->lock);
     int is_nowhere = !content->is_taken && !content->data && !content->facts.number;
@@ -99,26 +99,26 @@ int contents_refill(const struct content_facts *facts, char *data, struct conten
     return is_nowhere ? 0 : EEXIST;
 }
 
-int contents_find(uint64_t leaf, const struct leaf_place *place) {
+int contents_find(uint64_t slot, const struct slot_place *place) {
     uint64_t checksum, number = place->object;
     struct content *none;
     if (!number) number = staged_find(&place->seen, &checksum);
     if (!number || number == STAGED_PYTHONS || !staged_knows(number)) return 0;
-    struct content_facts facts = {.leaf = leaf, .number = number, .size = place->seen.size};
+    struct content_facts facts = {.slot = slot, .number = number, .size = place->seen.size};
     int error = contents_put(&facts, NULL, &none);
     return !error || error == EEXIST;
 }
 
-int contents_has(uint64_t leaf) { return table_has(&table, leaf); }
+int contents_has(uint64_t slot) { return table_has(&table, slot); }
 
-int contents_find_opened(uint64_t leaf) {
-    struct leaf_place place = {.opens = 0};
-    if (!contents_has(leaf)) leaves_place(leaf, 0, &place);
-    return place.opens ? contents_find(leaf, &place) : -1;
+int contents_find_opened(uint64_t slot) {
+    struct slot_place place = {.opens = 0};
+    if (!contents_has(slot)) slots_place(slot, 0, &place);
+    return place.opens ? contents_find(slot, &place) : -1;
 }
 
-int contents_is_storing(uint64_t leaf) {
-    struct content *content = hold(leaf);
+int contents_is_storing(uint64_t slot) {
+    struct content *content = hold(slot);
     if (!content) return 0;
     pthread_mutex_lock(&content->lock);
     int is_storing = content->is_storing;
@@ -152,7 +152,7 @@ static void drop_data(struct content *content) {
 /* With its lock: as long as there is room. */
 static void list(struct content *content) {
     pthread_mutex_lock(&spare.lock);
-    struct line_of_contents *line = &spare.lines[content->facts.number ? IN_OBJECT : HOMELESS];
+    struct line_of_contents *line = &spare.lines[content->facts.number ? IN_OBJECT : UNSTORED];
     content->older = line->newest;
     content->newer = NULL;
     *(line->newest ? &line->newest->newer : &line->oldest) = content;
@@ -164,7 +164,7 @@ static void list(struct content *content) {
 
 /* With the lock, of one that is not taken, as long as it is not. NULL: it is about to be. */
 static struct slot *slot_of(struct content *content) {
-    if (!content->slot) content->slot = leaves_slot(content->facts.leaf);
+    if (!content->slot) content->slot = slots_find(content->facts.slot);
     return content->slot;
 }
 
@@ -180,7 +180,7 @@ static void end_if_empty(struct content *content) {
     if (is_empty) content->is_taken = 1;
     pthread_mutex_unlock(&content->lock);
     struct entry *entry;
-    if (is_empty && !table_take(&table, content->facts.leaf, &entry)) let_go((struct content *)entry);
+    if (is_empty && !table_take(&table, content->facts.slot, &entry)) let_go((struct content *)entry);
 }
 
 void contents_stored(struct content *content, uint64_t number) {
@@ -199,7 +199,7 @@ void contents_stored(struct content *content, uint64_t number) {
 static struct content *oldest(size_t bytes_at_most) {
     struct content *content = NULL;
     pthread_mutex_lock(&spare.lock);
-    int is_full = spare.lines[IN_OBJECT].bytes + spare.lines[HOMELESS].bytes > bytes_at_most;
+    int is_full = spare.lines[IN_OBJECT].bytes + spare.lines[UNSTORED].bytes > bytes_at_most;
     for (int line = 0; is_full && !content && line < LINES; line++)
         for (content = spare.lines[line].oldest; content; content = content->newer)
             if (!pthread_mutex_trylock(&content->lock)) break;
@@ -217,17 +217,17 @@ void contents_trim(size_t bytes_at_most) {
     }
 }
 
-size_t contents_homeless(void) {
+size_t contents_unstored(void) {
     pthread_mutex_lock(&spare.lock);
-    size_t bytes = spare.lines[HOMELESS].bytes;
+    size_t bytes = spare.lines[UNSTORED].bytes;
     pthread_mutex_unlock(&spare.lock);
     return bytes;
 }
 
-int contents_forget(uint64_t leaf, uint64_t count) {
+int contents_forget(uint64_t slot, uint64_t count) {
     int is_held;
-    if (!leaves_forget(leaf, count, &is_held)) return 0;
-    struct content *content = is_held ? NULL : hold(leaf);
+    if (!slots_forget(slot, count, &is_held)) return 0;
+    struct content *content = is_held ? NULL : hold(slot);
     if (!content) return 1;
     pthread_mutex_lock(&content->lock);
     content->is_pushed = 0;
@@ -244,17 +244,17 @@ static void tell(struct content *content, const struct fuse_in_header *header) {
     int is_news = !content->noted_ns || now_ns - content->noted_ns > NOTED_EVERY_NS;
     if (is_news) content->noted_ns = now_ns;
     uint64_t object = is_news && !content->facts.is_awaited ? content->facts.number : 0;
-    events_add(content->facts.leaf, header->pid | (content->facts.is_awaited ? 0 : WAS_HERE), object);
+    events_add(content->facts.slot, header->pid | (content->facts.is_awaited ? 0 : WAS_HERE), object);
 }
 
 /* With the lock. 0: it is Python's to answer. */
 static int answer_open(int device, struct content *content, const struct fuse_in_header *header) {
     if (!slot_of(content)) return 0;
-    leaves_opened(content->slot, 1); /* before the reply: so the next daemon knows, and its RELEASE may be read by another thread at once */
-    follows_opened(header->pid, content->facts.leaf); /* before the reply: the next LOOKUP may be read at once */
+    slots_opened(content->slot, 1); /* before the reply: so the next daemon knows, and its RELEASE may be read by another thread at once */
+    follows_opened(header->pid, content->facts.slot); /* before the reply: the next LOOKUP may be read at once */
     opened_file(content->facts.size, 0);
-    if (reply_opened(device, header->unique, content->facts.leaf, FOPEN_KEEP_CACHE, 0))
-        leaves_opened(content->slot, -1);
+    if (reply_opened(device, header->unique, content->facts.slot, FOPEN_KEEP_CACHE, 0))
+        slots_opened(content->slot, -1);
     else
         tell(content, header);
     content->facts.is_awaited = 0;
@@ -265,15 +265,15 @@ static int answer_open(int device, struct content *content, const struct fuse_in
 static int push(int device, struct content *content, char *buffer) {
     const char *data = content->data;
     if (!data && buffer && staged_whole(content->facts.number, size_of(content), buffer)) data = buffer;
-    return data ? !push_pages(device, content->facts.leaf, data, size_of(content)) : -1;
+    return data ? !push_pages(device, content->facts.slot, data, size_of(content)) : -1;
 }
 
 /* With the lock. */
 static int is_nowhere(struct content *content) { return !content->is_taken && !content->data && !staged_knows(content->facts.number); }
 
 static void answer_waiters(int device, struct content *content, struct waiter *waiter, int is_here, struct waiter **gone) {
-    struct leaf_place place;
-    if (!leaves_place(content->facts.leaf, 0, &place)) is_here = 0, gone = NULL;
+    struct slot_place place;
+    if (!slots_place(content->facts.slot, 0, &place)) is_here = 0, gone = NULL;
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
         pthread_mutex_lock(&content->lock);
@@ -305,7 +305,7 @@ void contents_push(int device, struct content *content, char *buffer, struct wai
 
 /* With the lock: the request is answered when the push has ended. 0: no memory. */
 static int wait_for_push(struct content *content, const void *request, size_t size) {
-    struct waiter *waiter = waiter_of(request, size, content->facts.leaf);
+    struct waiter *waiter = waiter_of(request, size, content->facts.slot);
     if (waiter) waiter->next = content->waiters, content->waiters = waiter;
     return waiter != NULL;
 }
@@ -319,8 +319,8 @@ static int begin_push(struct content *content, const void *request, size_t size,
     return 0;
 }
 
-int contents_open(int device, uint64_t leaf, const void *request, size_t size, struct content **to_push) {
-    struct content *content = hold(leaf);
+int contents_open(int device, uint64_t slot, const void *request, size_t size, struct content **to_push) {
+    struct content *content = hold(slot);
     if (!content) return 0;
     struct object object;
     int answered = 0, is_begun = 0;
@@ -343,8 +343,8 @@ int contents_open(int device, uint64_t leaf, const void *request, size_t size, s
     return answered;
 }
 
-ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer) {
-    struct content *content = hold(leaf);
+ssize_t contents_read(uint64_t slot, uint64_t offset, size_t size, char *buffer) {
+    struct content *content = hold(slot);
     if (!content) return -EAGAIN;
     ssize_t got = -EAGAIN;
     uint64_t end = content->facts.size, wanted = offset >= end ? 0 : size < end - offset ? size : end - offset;
@@ -359,23 +359,23 @@ ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer)
     return got;
 }
 
-int contents_release(uint64_t leaf, void (*reply)(void *), void *context) {
-    struct content *content = hold(leaf);
-    if (!content) return leaves_release(leaf, reply, context);
+int contents_release(uint64_t slot, void (*reply)(void *), void *context) {
+    struct content *content = hold(slot);
+    if (!content) return slots_release(slot, reply, context);
     pthread_mutex_lock(&content->lock);
     int ours = !content->is_taken && is_open(content);
     if (ours) {
         reply(context); /* first, as in opens_release */
-        leaves_opened(content->slot, -1);
+        slots_opened(content->slot, -1);
     }
     pthread_mutex_unlock(&content->lock);
     let_go(content);
     return ours;
 }
 
-void contents_take(uint64_t leaf) {
+void contents_take(uint64_t slot) {
     struct entry *entry;
-    if (table_take(&table, leaf, &entry)) return;
+    if (table_take(&table, slot, &entry)) return;
     struct content *content = (struct content *)entry;
     pthread_mutex_lock(&content->lock);
     content->is_taken = 1;

@@ -18,7 +18,7 @@ struct counted {
 };
 
 static struct {
-    struct counted *slots; /* COUNTS_SLOTS of them; NULL: not attached */
+    struct counted *counters; /* COUNTS_AT_MOST of them; NULL: not attached */
     uint32_t *unused;      /* a stack of free ones */
     uint32_t unused_count;
     pthread_mutex_t lock; /* of the stack */
@@ -27,7 +27,7 @@ static struct {
 int counts_attach(int fd) {
     int error = fd < 0 ? 0 : posix_fallocate(fd, 0, COUNTS_BYTES); /* or writing to it may kill us */
     if (error) return error;
-    uint32_t *unused = malloc(COUNTS_SLOTS * sizeof *unused);
+    uint32_t *unused = malloc(COUNTS_AT_MOST * sizeof *unused);
     if (!unused) return ENOMEM;
     void *memory = mmap(NULL, COUNTS_BYTES, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
@@ -35,35 +35,35 @@ int counts_attach(int fd) {
         free(unused);
         return error;
     }
-    if (counts.slots) munmap(counts.slots, COUNTS_BYTES);
+    if (counts.counters) munmap(counts.counters, COUNTS_BYTES);
     free(counts.unused);
-    counts.slots = memory;
+    counts.counters = memory;
     counts.unused = unused;
     counts.unused_count = 0;
-    for (uint32_t slot = COUNTS_SLOTS; slot-- > 0;)
-        if (!counts_handle(slot)) counts_free(slot);
+    for (uint32_t counter = COUNTS_AT_MOST; counter-- > 0;)
+        if (!counts_handle(counter)) counts_free(counter);
     return 0;
 }
 
 int64_t counts_new(uint64_t handle) {
     pthread_mutex_lock(&counts.lock);
-    int64_t slot = counts.slots && counts.unused_count ? (int64_t)counts.unused[--counts.unused_count] : -1;
+    int64_t counter = counts.counters && counts.unused_count ? (int64_t)counts.unused[--counts.unused_count] : -1;
     pthread_mutex_unlock(&counts.lock);
-    if (slot < 0) return -1;
-    counts.slots[slot].open = 0;
-    __atomic_store_n(&counts.slots[slot].handle, handle, __ATOMIC_RELEASE);
-    return slot;
+    if (counter < 0) return -1;
+    counts.counters[counter].open = 0;
+    __atomic_store_n(&counts.counters[counter].handle, handle, __ATOMIC_RELEASE);
+    return counter;
 }
 
-void counts_free(uint32_t slot) {
-    __atomic_store_n(&counts.slots[slot].handle, 0, __ATOMIC_RELEASE);
+void counts_free(uint32_t counter) {
+    __atomic_store_n(&counts.counters[counter].handle, 0, __ATOMIC_RELEASE);
     pthread_mutex_lock(&counts.lock);
-    counts.unused[counts.unused_count++] = slot;
+    counts.unused[counts.unused_count++] = counter;
     pthread_mutex_unlock(&counts.lock);
 }
 
-int64_t counts_add(uint32_t slot, int64_t more) { return __atomic_add_fetch(&counts.slots[slot].open, more, __ATOMIC_ACQ_REL); }
+int64_t counts_add(uint32_t counter, int64_t more) { return __atomic_add_fetch(&counts.counters[counter].open, more, __ATOMIC_ACQ_REL); }
 
-int64_t counts_open(uint32_t slot) { return __atomic_load_n(&counts.slots[slot].open, __ATOMIC_ACQUIRE); }
+int64_t counts_open(uint32_t counter) { return __atomic_load_n(&counts.counters[counter].open, __ATOMIC_ACQUIRE); }
 
-uint64_t counts_handle(uint32_t slot) { return counts.slots ? counts.slots[slot].handle : 0; }
+uint64_t counts_handle(uint32_t counter) { return counts.counters ? counts.counters[counter].handle : 0; }

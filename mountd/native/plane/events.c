@@ -31,7 +31,7 @@ void news_tell(enum news of) {
     if (fd >= 0 && !__atomic_exchange_n(&news[of].is_told, 1, __ATOMIC_ACQ_REL)) eventfd_write(fd, 1);
 }
 
-void news_heard(enum news of) {
+void news_read(enum news of) {
     eventfd_t count;
     int fd = __atomic_load_n(&news[of].fd, __ATOMIC_ACQUIRE);
     if (fd >= 0) eventfd_read(fd, &count);

@@ -1,6 +1,6 @@
 /* The pipeline of small files: looked at, fetched, stored and answered without Python.
  *
- *   lent.c      directories that Python has lent: whose small files may be fetched here
+ *   delegated.c      directories that Python has delegated: whose small files may be fetched here
  *   jobs.c      names that are being looked at or fetched, and the requests that wait for them
  *   waiters.c   requests that are answered later
  *   file_replies.c  what the tables say of a file, to who has just asked and to who has waited
@@ -8,7 +8,7 @@
  *   placement.c which of them other nodes own
  *   source.c    one file of the source: opened, looked at, read, looked at again
  *   user.c      as whom that is done, if not as the daemon's own user
- *   contents.c  leaves whose bytes are here: opened, pushed, read, closed
+ *   contents.c  slots whose bytes are here: opened, pushed, read, closed
  *   staged.c    objects of the cache, by number and by version: which are right, and their bytes as far as they are in memory
  *   pushes.c    contents that are to be pushed for somebody who opens them
  *   store.c     new objects in the cache, from numbers and room that Python has granted
@@ -19,7 +19,7 @@
  * A part of the data plane, see plane.h. Python decides which directories, how many bytes, what is evicted; what ails a
  * file, or is out of the ordinary, is left to Python, request and all.
  *
- * Locks, in this order: jobs, a shard of leaves, a table, one content; none is held while the source or a disk is
+ * Locks, in this order: jobs, a shard of slots, a table, one content; none is held while the source or a disk is
  * waited for, or the kernel's page cache.
  */
 #ifndef HFS_PLANE_FETCH_H
@@ -74,9 +74,9 @@ char *buffer_take(size_t size);             /* for so many bytes; NULL: no memor
 void buffer_give(char *buffer, size_t size); /* of the same size */
 size_t buffers_out(void);                   /* bytes that are taken */
 
-/* ---- lent.c ------------------------------------------------------------------------------------------------------- */
+/* ---- delegated.c ------------------------------------------------------------------------------------------------------- */
 
-struct lent { /* a directory, and what holds for the files in it */
+struct delegated { /* a directory, and what holds for the files in it */
     struct entry entry; /* by its node id */
     uint64_t generation; /* what was begun in one that was called back is not entered in the next */
     int fd;
@@ -89,27 +89,27 @@ struct lent { /* a directory, and what holds for the files in it */
     int is_staged;       /* the last file that was looked at was: most likely the next one is too; atomic */
     int wants_acls;      /* somebody was asked for the ACL of a file in it; atomic */
     int users;           /* atomic; the table is one */
-    int64_t leaves;      /* that were put here and Python has not been told of; atomic */
+    int64_t slots;      /* that were put here and Python has not been told of; atomic */
     size_t prefix_size;  /* of the paths of its files, with its slash */
     char *prefix;        /* from malloc; NULL: it is the root */
 };
 
-int lent_put(const struct lent *lent); /* 0, or an errno; the descriptor and the prefix are ours then. Another one goes */
-/* 0, or ENOENT; its files are Python's from now on. `leaves`: as of lent_leaves. */
-int lent_take(uint64_t directory, int64_t *leaves);
-/* `put` puts a leaf there, and returns 0, or an errno; its is returned, or ENOENT: the directory was called back since. */
-int lent_enter(const struct lent *lent, int (*put)(void *), void *context);
-uint64_t lent_generation(uint64_t directory); /* 0: it is not lent */
-struct lent *lent_hold(uint64_t directory, int64_t now_ns); /* NULL: it is not lent, or not any more */
-void lent_let_go(struct lent *lent);
-void lent_wants_acls(uint64_t directory); /* of files that are fetched from now on */
-int64_t lent_leaves(uint64_t directory);                /* those that Python has not been told of; it has now */
-size_t lent_count(void);
+int delegated_put(const struct delegated *delegated); /* 0, or an errno; the descriptor and the prefix are ours then. Another one goes */
+/* 0, or ENOENT; its files are Python's from now on. `slots`: as of delegated_slots. */
+int delegated_take(uint64_t directory, int64_t *slots);
+/* `put` puts a slot there, and returns 0, or an errno; its is returned, or ENOENT: the directory was called back since. */
+int delegated_enter(const struct delegated *delegated, int (*put)(void *), void *context);
+uint64_t delegated_generation(uint64_t directory); /* 0: it is not delegated */
+struct delegated *delegated_hold(uint64_t directory, int64_t now_ns); /* NULL: it is not delegated, or not any more */
+void delegated_let_go(struct delegated *delegated);
+void delegated_wants_acls(uint64_t directory); /* of files that are fetched from now on */
+int64_t delegated_slots(uint64_t directory);                /* those that Python has not been told of; it has now */
+size_t delegated_count(void);
 
-void owned_begin(void); /* before any directory is lent */
-int owned_has(uint64_t key);
-void owned_put(uint64_t key); /* with the lock of the jobs: see jobs_own */
-void owned_take(uint64_t key);
+void reserved_begin(void); /* before any directory is delegated */
+int reserved_has(uint64_t key);
+void reserved_put(uint64_t key); /* with the lock of the jobs: see jobs_reserve */
+void reserved_take(uint64_t key);
 
 /* ---- placement.c -------------------------------------------------------------------------------------------------- */
 
@@ -117,7 +117,7 @@ void owned_take(uint64_t key);
 #define PLACEMENT_SLOTS ((size_t)1 << PLACEMENT_BITS)
 
 int placement_set(const int32_t *owners, int32_t own); /* of each slot; NULL: no other node owns anything. 0: no memory */
-int placement_is_remote(const struct lent *lent, const char *name, size_t size); /* another node owns this file */
+int placement_is_remote(const struct delegated *delegated, const char *name, size_t size); /* another node owns this file */
 
 /* ---- source.c ----------------------------------------------------------------------------------------------------- */
 
@@ -143,9 +143,9 @@ extern struct source_counts { /* what the source was asked for; atomic */
     int64_t looks, opens, reads, bytes;
 } source_counts;
 
-int source_look(struct lent *lent, const char *name, struct file *file);
+int source_look(struct delegated *delegated, const char *name, struct file *file);
 /* SOURCE_OK: its data are the caller's; NULL of one that is empty, or is not small, or whose bytes an object has. */
-int source_fetch(struct lent *lent, const char *name, struct file *file);
+int source_fetch(struct delegated *delegated, const char *name, struct file *file);
 void source_done(struct file *file); /* the data were stored, or will not be */
 void source_distrusts(uint64_t inode); /* two states of it had one version: a file with this number is Python's */
 
@@ -193,13 +193,13 @@ int store_write(const char *data, size_t size, int at_once, struct stored *store
 
 struct waiter { /* a request that is answered later */
     struct waiter *next;
-    uint64_t leaf;   /* of an OPEN, or a READ; 0: a LOOKUP */
+    uint64_t slot;   /* of an OPEN, or a READ; 0: a LOOKUP */
     int64_t since_ns; /* CLOCK_MONOTONIC */
     size_t size;
     char request[];
 };
 
-struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf); /* NULL: no memory */
+struct waiter *waiter_of(const void *request, size_t size, uint64_t slot); /* NULL: no memory */
 void waiters_to_python(struct waiter *first); /* all of them, and frees them */
 void waiters_drop(struct waiter *first);
 void waiter_done(struct waiter *waiter); /* it is answered, or handed on: frees it, and counts how long it has waited */
@@ -209,8 +209,8 @@ extern int64_t waited_ns; /* those that are done; atomic */
 
 #define WAS_HERE (UINT64_C(1) << 63) /* in the thread id of an event: the bytes were here when the file was opened */
 
-struct content_facts { /* what a leaf's bytes are */
-    uint64_t leaf, number, size; /* number 0: no object yet */
+struct content_facts { /* what a slot's bytes are */
+    uint64_t slot, number, size; /* number 0: no object yet */
     int is_awaited;              /* whoever opens it first has waited for it */
 };
 
@@ -221,32 +221,32 @@ struct content;
 int contents_put(const struct content_facts *facts, char *data, struct content **held);
 /* The same for one that is there, and whose bytes are nowhere: ENOENT, EEXIST. */
 int contents_refill(const struct content_facts *facts, char *data, struct content **held);
-int contents_find(uint64_t leaf, const struct leaf_place *place); /* 1: there is an object of it */
-int contents_find_opened(uint64_t leaf); /* the same of one that is open, from an earlier daemon; -1: it is not */
-int contents_has(uint64_t leaf);
-int contents_is_storing(uint64_t leaf); /* its bytes are being written to an object */
+int contents_find(uint64_t slot, const struct slot_place *place); /* 1: there is an object of it */
+int contents_find_opened(uint64_t slot); /* the same of one that is open, from an earlier daemon; -1: it is not */
+int contents_has(uint64_t slot);
+int contents_is_storing(uint64_t slot); /* its bytes are being written to an object */
 void contents_stored(struct content *held, uint64_t number); /* it can be read from this object; 0: it will be in none */
-int contents_forget(uint64_t leaf, uint64_t count); /* as leaves_forget: of one that is not held the kernel has no pages */
-void contents_take(uint64_t leaf); /* it was taken out of the table, and its slot is not written to any more */
-/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the leaf. `to_push`: what the caller has to push now, if
+int contents_forget(uint64_t slot, uint64_t count); /* as slots_forget: of one that is not held the kernel has no pages */
+void contents_take(uint64_t slot); /* it was taken out of the table, and its slot is not written to any more */
+/* 1: answered, or it will be; -1: it is to be fetched anew. `place`: of the slot. `to_push`: what the caller has to push now, if
  * anything; NULL: the thread reads requests, and must not push. */
-int contents_open(int device, uint64_t leaf, const void *request, size_t size, struct content **to_push);
+int contents_open(int device, uint64_t slot, const void *request, size_t size, struct content **to_push);
 /* Who waits for it is answered; those whose bytes have gone meanwhile come before `gone`. `buffer` of ANSWER_BYTES. */
 void contents_push(int device, struct content *held, char *buffer, struct waiter **gone);
-ssize_t contents_read(uint64_t leaf, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: they are nowhere */
-int contents_release(uint64_t leaf, void (*reply)(void *), void *context);        /* 1: done */
+ssize_t contents_read(uint64_t slot, uint64_t offset, size_t size, char *buffer); /* as reads_read; -ENODATA: they are nowhere */
+int contents_release(uint64_t slot, void (*reply)(void *), void *context);        /* 1: done */
 size_t contents_count(void);
 void contents_trim(size_t bytes_at_most); /* of data that can be had elsewhere: those that the cache has go first */
-size_t contents_homeless(void); /* bytes that only memory has, and nobody has read */
+size_t contents_unstored(void); /* bytes that only memory has, and nobody has read */
 
 /* ---- file_replies.c ----------------------------------------------------------------------------------------------- */
 
-int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a leaf */
-int reply_attributes_of_leaf(int device, const struct fuse_in_header *header);          /* 1: it is one */
-int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer); /* 0, or an errno: -contents_read */
-/* This leaf is in the tables: those that cannot be answered go to Python, but for those whose bytes have gone again, which
+int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size); /* 1: it is a slot */
+int reply_attributes_of_slot(int device, const struct fuse_in_header *header);          /* 1: it is one */
+int reply_read_of_slot(int device, const struct fuse_in_header *header, char *buffer); /* 0, or an errno: -contents_read */
+/* This slot is in the tables: those that cannot be answered go to Python, but for those whose bytes have gone again, which
  * are returned. `buffer` of ANSWER_BYTES. */
-struct waiter *waiters_answer(struct waiter *first, int device, const struct leaf_place *place, char *buffer);
+struct waiter *waiters_answer(struct waiter *first, int device, const struct slot_place *place, char *buffer);
 
 /* ---- pushes.c ----------------------------------------------------------------------------------------------------- */
 
@@ -262,8 +262,8 @@ void pushes_end(void);                  /* what is there goes on; nothing is add
 
 /* ---- follows.c ---------------------------------------------------------------------------------------------------- */
 
-void follows_looked_up(uint64_t thread_id, uint64_t leaf);
-void follows_opened(uint64_t thread_id, uint64_t leaf);
+void follows_looked_up(uint64_t thread_id, uint64_t slot);
+void follows_opened(uint64_t thread_id, uint64_t slot);
 int follows_is_expected(uint64_t thread_id); /* it will open what it looks up now */
 
 /* ---- jobs.c ------------------------------------------------------------------------------------------------------- */
@@ -272,7 +272,7 @@ enum job_goal { JOB_LOOK, JOB_FETCH };
 
 struct job { /* one name */
     struct job *next_by_name, *next, **place; /* `place`: where its queue points to it; NULL: it runs */
-    struct lent *lent;
+    struct delegated *delegated;
     uint64_t key;
     enum job_goal goal;
     int ahead, is_demand, abandoned, error;
@@ -284,7 +284,7 @@ struct job { /* one name */
 
 /* 1: it will be answered. */
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t name_size, size_t request_size);
-/* The same for an OPEN or a READ of a leaf that is as good as it was then; 0: however old, for who has it open. */
+/* The same for an OPEN or a READ of a slot that is as good as it was then; 0: however old, for who has it open. */
 int jobs_fetch(const struct fuse_in_header *header, size_t request_size, int64_t good_at_ns);
 void jobs_interrupt(uint64_t unique); /* if it waits here it is Python's, who knows which signals end it */
 struct line {
@@ -298,14 +298,14 @@ struct wanted { /* before anybody asks */
     uint64_t directory;
     const char *name;
     size_t size;
-    int error; /* 0; EEXIST: it is under way, or here; ENOENT: the directory is not lent; EPERM: it is Python's; EAGAIN */
-    struct lent *lent;
+    int error; /* 0; EEXIST: it is under way, or here; ENOENT: the directory is not delegated; EPERM: it is Python's; EAGAIN */
+    struct delegated *delegated;
 };
 
 void jobs_ahead(struct wanted *wanted, size_t count);
-void jobs_own(uint64_t directory, const char *name, size_t name_size);    /* the name is Python's; no leaf is put for it */
+void jobs_reserve(uint64_t directory, const char *name, size_t name_size);    /* the name is Python's; no slot is put for it */
 int jobs_is_busy(uint64_t directory, const char *name, size_t name_size); /* it is being looked at, fetched or stored */
-int jobs_claim(uint64_t directory, const char *name, size_t name_size);   /* the same, unless it is fetched here, or was: 0 */
+int jobs_try_reserve(uint64_t directory, const char *name, size_t name_size);   /* the same, unless it is fetched here, or was: 0 */
 struct job *jobs_next(int number); /* for the thread with this number; waits; NULL: to end */
 /* What it has come to is in the tables, or `job->error` says that it is Python's; who waited for it is to be answered. 0:
  * somebody wants the bytes meanwhile: do it again. */
@@ -350,7 +350,7 @@ extern struct reader_waits { /* of those who wait for what they want from the so
     int64_t count, ns, waiting;
 } reader_waits;
 
-size_t workers_homeless(void); /* bytes that wait in memory since the cache has no room, and such as are fetched ahead now */
+size_t workers_unstored(void); /* bytes that wait in memory since the cache has no room, and such as are fetched ahead now */
 /* Those that wait for the source since before are given up, and others take their places, now or as soon as there is room
  * for one more; as jobs_hanging. */
 size_t workers_replace(int64_t before_ns, uint64_t *directories);

@@ -17,7 +17,7 @@ static int reply_name(const struct slot *facts, void *context) {
 
 int reply_looked_up(int device, const struct fuse_in_header *header, const char *name, size_t size) {
     struct question question = {device, header};
-    if (!leaves_look_up(header->nodeid, name, size, monotonic_ns(), reply_name, &question)) return 0;
+    if (!slots_look_up(header->nodeid, name, size, monotonic_ns(), reply_name, &question)) return 0;
     __atomic_add_fetch(&answered.look_ups, 1, __ATOMIC_RELAXED);
     return 1;
 }
@@ -27,14 +27,14 @@ static int reply_seen(const struct slot *facts, void *context) {
     return reply_attributes(question->device, question->header->unique, facts);
 }
 
-int reply_attributes_of_leaf(int device, const struct fuse_in_header *header) {
+int reply_attributes_of_slot(int device, const struct fuse_in_header *header) {
     struct question question = {device, header};
-    if (!leaves_attributes(header->nodeid, monotonic_ns(), reply_seen, &question)) return 0;
+    if (!slots_attributes(header->nodeid, monotonic_ns(), reply_seen, &question)) return 0;
     __atomic_add_fetch(&answered.attributes, 1, __ATOMIC_RELAXED);
     return 1;
 }
 
-int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *buffer) {
+int reply_read_of_slot(int device, const struct fuse_in_header *header, char *buffer) {
     const struct fuse_read_in *in = (const void *)(header + 1);
     ssize_t size = contents_read(in->fh, in->offset, in->size, buffer);
     if (size < 0) return (int)-size;
@@ -43,18 +43,18 @@ int reply_read_of_leaf(int device, const struct fuse_in_header *header, char *bu
     return 0;
 }
 
-static int answer_one(const struct waiter *waiter, int device, const struct leaf_place *place, char *buffer, struct waiter **gone) {
+static int answer_one(const struct waiter *waiter, int device, const struct slot_place *place, char *buffer, struct waiter **gone) {
     const struct fuse_in_header *header = (const void *)waiter->request;
     struct content *to_push = NULL;
-    if (!waiter->leaf) return reply_looked_up(device, header, place->name, place->name_size);
-    if (header->opcode == FUSE_READ) return !reply_read_of_leaf(device, header, buffer);
-    int answered = contents_open(device, waiter->leaf, header, waiter->size, &to_push);
+    if (!waiter->slot) return reply_looked_up(device, header, place->name, place->name_size);
+    if (header->opcode == FUSE_READ) return !reply_read_of_slot(device, header, buffer);
+    int answered = contents_open(device, waiter->slot, header, waiter->size, &to_push);
     if (to_push) contents_push(device, to_push, buffer, gone);
     return answered > 0;
 }
 
 /* `opens`: where those go that open the file; NULL: they are answered too. */
-static void answer_each(struct waiter *waiter, int device, const struct leaf_place *place, char *buffer, struct waiter **opens,
+static void answer_each(struct waiter *waiter, int device, const struct slot_place *place, char *buffer, struct waiter **opens,
                         struct waiter **gone) {
     for (struct waiter *next; waiter; waiter = next) {
         next = waiter->next;
@@ -68,7 +68,7 @@ static void answer_each(struct waiter *waiter, int device, const struct leaf_pla
     }
 }
 
-struct waiter *waiters_answer(struct waiter *first, int device, const struct leaf_place *place, char *buffer) {
+struct waiter *waiters_answer(struct waiter *first, int device, const struct slot_place *place, char *buffer) {
     struct waiter *opens = NULL, *gone = NULL;
     answer_each(first, device, place, buffer, &opens, &gone);
     answer_each(opens, device, place, buffer, NULL, &gone); /* last: an open may push, and a READ has pages locked */

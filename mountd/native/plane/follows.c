@@ -21,7 +21,7 @@ static struct {
     } threads[THREADS];
 } follows = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void follows_looked_up(uint64_t thread_id, uint64_t leaf) {
+void follows_looked_up(uint64_t thread_id, uint64_t slot) {
     if (!thread_id) return;
     size_t at = thread_id % THREADS;
     pthread_mutex_lock(&follows.lock);
@@ -30,18 +30,18 @@ void follows_looked_up(uint64_t thread_id, uint64_t leaf) {
         follows.threads[at].last = 0;
         follows.threads[at].score = 0;
     }
-    if (follows.threads[at].last && follows.threads[at].last != leaf) {
+    if (follows.threads[at].last && follows.threads[at].last != slot) {
         int score = follows.threads[at].score - LEFT;
         follows.threads[at].score = score > 0 ? score : 0;
     }
-    follows.threads[at].last = leaf;
+    follows.threads[at].last = slot;
     pthread_mutex_unlock(&follows.lock);
 }
 
-void follows_opened(uint64_t thread_id, uint64_t leaf) {
+void follows_opened(uint64_t thread_id, uint64_t slot) {
     size_t at = thread_id % THREADS;
     pthread_mutex_lock(&follows.lock);
-    if (thread_id && follows.threads[at].thread_id == thread_id && follows.threads[at].last == leaf) {
+    if (thread_id && follows.threads[at].thread_id == thread_id && follows.threads[at].last == slot) {
         follows.threads[at].last = 0;
         if (follows.threads[at].score < MOST) follows.threads[at].score++;
     }

@@ -34,7 +34,7 @@ int jobs_threads(void) { return __atomic_load_n(&threads, __ATOMIC_ACQUIRE); }
 /* Of this generation: who asks after a recall does not wait for what was begun before. */
 static struct job *find(uint64_t generation, uint64_t key, uint64_t directory, const char *name, size_t size) {
     struct job *job = jobs.by_name[key % BUCKETS];
-    while (job && (job->key != key || job->lent->entry.node != directory || job->lent->generation != generation || job->name_size != size ||
+    while (job && (job->key != key || job->delegated->entry.node != directory || job->delegated->generation != generation || job->name_size != size ||
                    memcmp(job->name, name, size)))
         job = job->next_by_name;
     return job;
@@ -46,14 +46,14 @@ static void remove_by_name(struct job *job) {
     if (*at) *at = job->next_by_name, jobs.count--;
 }
 
-/* With the lock. It takes over the hold of `lent`, also if it fails. */
-static struct job *add(struct lent *lent, uint64_t key, const char *name, size_t size, enum job_goal goal, int ahead) {
+/* With the lock. It takes over the hold of `delegated`, also if it fails. */
+static struct job *add(struct delegated *delegated, uint64_t key, const char *name, size_t size, enum job_goal goal, int ahead) {
     struct job *job = calloc(1, sizeof *job);
     if (!job) {
-        lent_let_go(lent);
+        delegated_let_go(delegated);
         return NULL;
     }
-    job->lent = lent;
+    job->delegated = delegated;
     job->key = key;
     job->goal = goal;
     job->ahead = ahead;
@@ -82,17 +82,17 @@ static int hurry(struct job *job, enum job_goal goal) {
     return 1;
 }
 
-/* Takes over the hold of `lent`. 1: the request waits for the job of this name, which is begun if there is none. */
-static int wait_for(struct lent *lent, const char *name, size_t size, enum job_goal goal, struct waiter *waiter) {
-    uint64_t directory = lent->entry.node, key = leaves_key(directory, name, size);
+/* Takes over the hold of `delegated`. 1: the request waits for the job of this name, which is begun if there is none. */
+static int wait_for(struct delegated *delegated, const char *name, size_t size, enum job_goal goal, struct waiter *waiter) {
+    uint64_t directory = delegated->entry.node, key = name_key(directory, name, size);
     struct job *job = NULL;
     pthread_mutex_lock(&jobs.lock);
-    int is_ours = waiter && !jobs.stopping && jobs_threads() && !owned_has(key), is_new = 0;
-    if (is_ours) job = find(lent->generation, key, directory, name, size);
+    int is_ours = waiter && !jobs.stopping && jobs_threads() && !reserved_has(key), is_new = 0;
+    if (is_ours) job = find(delegated->generation, key, directory, name, size);
     if (job || !is_ours)
-        lent_let_go(lent);
+        delegated_let_go(delegated);
     else
-        is_new = (job = add(lent, key, name, size, goal, 0)) != NULL;
+        is_new = (job = add(delegated, key, name, size, goal, 0)) != NULL;
     if (job) {
         is_new |= hurry(job, goal);
         waiter->next = job->waiters;
@@ -105,37 +105,37 @@ static int wait_for(struct lent *lent, const char *name, size_t size, enum job_g
 }
 
 int jobs_look_up(const struct fuse_in_header *header, const char *name, size_t size, size_t request_size) {
-    struct lent *lent = size && size <= UINT8_MAX && !leaves_are_stateless() ? lent_hold(header->nodeid, monotonic_ns()) : NULL;
-    if (!lent) return 0;
-    int is_fetched = follows_is_expected(header->pid) && !placement_is_remote(lent, name, size);
+    struct delegated *delegated = size && size <= UINT8_MAX && !slots_are_stateless() ? delegated_hold(header->nodeid, monotonic_ns()) : NULL;
+    if (!delegated) return 0;
+    int is_fetched = follows_is_expected(header->pid) && !placement_is_remote(delegated, name, size);
     enum job_goal goal = is_fetched ? JOB_FETCH : JOB_LOOK;
-    return wait_for(lent, name, size, goal, waiter_of(header, request_size, 0));
+    return wait_for(delegated, name, size, goal, waiter_of(header, request_size, 0));
 }
 
 int jobs_fetch(const struct fuse_in_header *header, size_t request_size, int64_t good_at_ns) {
-    struct leaf_place place;
-    if (!leaves_place(header->nodeid, good_at_ns, &place)) return 0;
-    struct lent *lent = lent_hold(place.directory, monotonic_ns());
-    if (!lent) return 0;
-    int is_ours = place.seen.size <= lent->largest && !placement_is_remote(lent, place.name, place.name_size);
+    struct slot_place place;
+    if (!slots_place(header->nodeid, good_at_ns, &place)) return 0;
+    struct delegated *delegated = delegated_hold(place.directory, monotonic_ns());
+    if (!delegated) return 0;
+    int is_ours = place.seen.size <= delegated->largest && !placement_is_remote(delegated, place.name, place.name_size);
     struct waiter *waiter = is_ours ? waiter_of(header, request_size, header->nodeid) : NULL;
-    return wait_for(lent, place.name, place.name_size, JOB_FETCH, waiter);
+    return wait_for(delegated, place.name, place.name_size, JOB_FETCH, waiter);
 }
 
-static int ahead(const struct wanted *wanted, struct lent *lent) {
-    uint64_t key = leaves_key(wanted->directory, wanted->name, wanted->size);
-    int error = owned_has(key) ? EPERM : find(lent->generation, key, wanted->directory, wanted->name, wanted->size) ? EEXIST : 0;
+static int ahead(const struct wanted *wanted, struct delegated *delegated) {
+    uint64_t key = name_key(wanted->directory, wanted->name, wanted->size);
+    int error = reserved_has(key) ? EPERM : find(delegated->generation, key, wanted->directory, wanted->name, wanted->size) ? EEXIST : 0;
     if (!error && (jobs.stopping || jobs.ahead_count >= AHEAD_QUEUED)) error = EAGAIN;
     if (error)
-        lent_let_go(lent);
-    else if (!add(lent, key, wanted->name, wanted->size, JOB_FETCH, 1))
+        delegated_let_go(delegated);
+    else if (!add(delegated, key, wanted->name, wanted->size, JOB_FETCH, 1))
         error = ENOMEM;
     return error;
 }
 
 static int is_here(const struct wanted *wanted) {
-    uint64_t leaf = leaves_id(wanted->directory, wanted->name, wanted->size);
-    return leaf && contents_has(leaf);
+    uint64_t slot = slots_id(wanted->directory, wanted->name, wanted->size);
+    return slot && contents_has(slot);
 }
 
 /* With the lock: there is something for one more thread. Whoever takes a job wakes the next one, so that who asks need
@@ -144,13 +144,13 @@ static int more_ahead(void) { return jobs.ahead.first && jobs.running_ahead < jo
 
 void jobs_ahead(struct wanted *wanted, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        wanted[i].lent = wanted[i].size && wanted[i].size <= UINT8_MAX ? lent_hold(wanted[i].directory, monotonic_ns()) : NULL;
-        wanted[i].error = !wanted[i].lent ? ENOENT : is_here(&wanted[i]) ? EEXIST : placement_is_remote(wanted[i].lent, wanted[i].name, wanted[i].size) ? EPERM : 0;
-        if (wanted[i].lent && wanted[i].error) lent_let_go(wanted[i].lent);
+        wanted[i].delegated = wanted[i].size && wanted[i].size <= UINT8_MAX ? delegated_hold(wanted[i].directory, monotonic_ns()) : NULL;
+        wanted[i].error = !wanted[i].delegated ? ENOENT : is_here(&wanted[i]) ? EEXIST : placement_is_remote(wanted[i].delegated, wanted[i].name, wanted[i].size) ? EPERM : 0;
+        if (wanted[i].delegated && wanted[i].error) delegated_let_go(wanted[i].delegated);
     }
     pthread_mutex_lock(&jobs.lock);
     for (size_t i = 0; i < count; i++) {
-        if (!wanted[i].error) wanted[i].error = ahead(&wanted[i], wanted[i].lent);
+        if (!wanted[i].error) wanted[i].error = ahead(&wanted[i], wanted[i].delegated);
     }
     int more = more_ahead();
     pthread_mutex_unlock(&jobs.lock);
@@ -173,27 +173,27 @@ void jobs_interrupt(uint64_t unique) {
     free(found);
 }
 
-void jobs_own(uint64_t directory, const char *name, size_t size) {
+void jobs_reserve(uint64_t directory, const char *name, size_t size) {
     pthread_mutex_lock(&jobs.lock);
-    owned_put(leaves_key(directory, name, size));
+    reserved_put(name_key(directory, name, size));
     pthread_mutex_unlock(&jobs.lock);
 }
 
-int jobs_claim(uint64_t directory, const char *name, size_t size) {
-    uint64_t key = leaves_key(directory, name, size), leaf = leaves_id(directory, name, size), generation = lent_generation(directory);
+int jobs_try_reserve(uint64_t directory, const char *name, size_t size) {
+    uint64_t key = name_key(directory, name, size), slot = slots_id(directory, name, size), generation = delegated_generation(directory);
     pthread_mutex_lock(&jobs.lock);
-    int is_free = owned_has(key) || (!find(generation, key, directory, name, size) && !(leaf && contents_has(leaf)));
-    if (is_free) owned_put(key);
+    int is_free = reserved_has(key) || (!find(generation, key, directory, name, size) && !(slot && contents_has(slot)));
+    if (is_free) reserved_put(key);
     pthread_mutex_unlock(&jobs.lock);
     return is_free;
 }
 
 int jobs_is_busy(uint64_t directory, const char *name, size_t size) {
-    uint64_t key = leaves_key(directory, name, size), generation = lent_generation(directory), leaf;
+    uint64_t key = name_key(directory, name, size), generation = delegated_generation(directory), slot;
     pthread_mutex_lock(&jobs.lock);
     int is_busy = find(generation, key, directory, name, size) != NULL;
     pthread_mutex_unlock(&jobs.lock);
-    return is_busy || ((leaf = leaves_id(directory, name, size)) && contents_is_storing(leaf));
+    return is_busy || ((slot = slots_id(directory, name, size)) && contents_is_storing(slot));
 }
 
 /* ---- the threads' side -------------------------------------------------------------------------------------------- */
@@ -231,24 +231,24 @@ struct job *jobs_next(int number) {
 struct putting {
     const struct job *job;
     const struct file *file;
-    uint64_t leaf;
+    uint64_t slot;
 };
 
-static int put_leaf(void *context) {
+static int put_slot(void *context) {
     struct putting *putting = context;
     const struct job *job = putting->job;
-    int64_t until_ns = monotonic_ns() + job->lent->valid_ns;
-    return leaves_put(job->lent->entry.node, job->name, job->name_size, &putting->file->seen, 0, until_ns, &putting->leaf);
+    int64_t until_ns = monotonic_ns() + job->delegated->valid_ns;
+    return slots_put(job->delegated->entry.node, job->name, job->name_size, &putting->file->seen, 0, until_ns, &putting->slot);
 }
 
 /* With the lock: its outcome is in the tables. 0, or it is Python's. `held`: of the content whose bytes are to be stored. */
 static int enter(struct job *job, struct file *file, struct content **held) {
     struct putting putting = {job, file, 0};
-    if (owned_has(job->key)) return SOURCE_PYTHONS;
-    int error = lent_enter(job->lent, put_leaf, &putting);
+    if (reserved_has(job->key)) return SOURCE_PYTHONS;
+    int error = delegated_enter(job->delegated, put_slot, &putting);
     if (error && error != EEXIST) return SOURCE_PYTHONS;
     if (!file->data && !file->number && !file->is_empty) return 0; /* looked at */
-    struct content_facts facts = {putting.leaf, file->number, file->seen.size, job->is_demand};
+    struct content_facts facts = {putting.slot, file->number, file->seen.size, job->is_demand};
     error = contents_put(&facts, file->data, held);
     if (error == EEXIST) error = contents_refill(&facts, file->data, held);
     if (!error) file->data = NULL;
@@ -258,7 +258,7 @@ static int enter(struct job *job, struct file *file, struct content **held) {
 /* With the lock: somebody wants the bytes of what was only looked at. */
 static int again(struct job *job) {
     int wanted = 0;
-    for (struct waiter *waiter = job->waiters; waiter; waiter = waiter->next) wanted |= waiter->leaf != 0;
+    for (struct waiter *waiter = job->waiters; waiter; waiter = waiter->next) wanted |= waiter->slot != 0;
     if (!wanted || job->goal == JOB_FETCH) return 0;
     job->goal = JOB_FETCH;
     return 1;
@@ -301,7 +301,7 @@ int jobs_done(struct job *job, int number) {
     if (!job->is_demand && stays) jobs.running_ahead--;
     pthread_mutex_unlock(&jobs.lock);
     news_tell(NEWS_FETCHED); /* Python may wait for this name */
-    lent_let_go(job->lent);
+    delegated_let_go(job->delegated);
     free(job);
     return stays;
 }
@@ -331,7 +331,7 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
         struct job *job = jobs.running[i];
         if (!job || __atomic_load_n(&job->began_ns, __ATOMIC_RELAXED) > before_ns) continue;
         end = move_waiters(job, end);
-        directories[count] = job->lent->entry.node;
+        directories[count] = job->delegated->entry.node;
         numbers[count++] = i;
         give_up(i);
     }
@@ -341,7 +341,7 @@ size_t jobs_hanging(int64_t before_ns, int *numbers, uint64_t *directories) {
         end = move_waiters(job, end);
         line_take(&jobs.demand, job);
         remove_by_name(job);
-        lent_let_go(job->lent);
+        delegated_let_go(job->delegated);
         free(job);
     }
     pthread_mutex_unlock(&jobs.lock);
@@ -370,7 +370,7 @@ static void end_line(struct line *line) {
         line_take(line, job);
         remove_by_name(job);
         waiters_drop(job->waiters);
-        lent_let_go(job->lent);
+        delegated_let_go(job->delegated);
         free(job);
     }
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t leaves_key(uint64_t directory, const char *name, size_t size) { /* FNV-1a, and the finish of MurmurHash3 */
+uint64_t name_key(uint64_t directory, const char *name, size_t size) { /* FNV-1a, and the finish of MurmurHash3 */
     uint64_t hash = UINT64_C(14695981039346656037) ^ directory;
     for (size_t i = 0; i < size; i++) hash = (hash ^ (unsigned char)name[i]) * UINT64_C(1099511628211);
     hash ^= hash >> 33;

@@ -34,10 +34,10 @@ int opens_open(uint64_t node, int64_t now_ns, int (*reply)(const struct opens *,
     if (!opens) return 0;
     int answered = now_ns < opens->until_ns && (opens->object.fd < 0 || is_as_left(&opens->object));
     if (answered) {
-        counts_add(opens->slot, 1); /* before the reply: its RELEASE may be read by another thread at once */
+        counts_add(opens->counter, 1); /* before the reply: its RELEASE may be read by another thread at once */
         __atomic_add_fetch(&opens->opened, 1, __ATOMIC_RELAXED);
         __atomic_store_n(&opens->last_ns, now_ns, __ATOMIC_RELAXED);
-        if (reply(opens, context)) counts_add(opens->slot, -1);
+        if (reply(opens, context)) counts_add(opens->counter, -1);
     }
     table_let_go(held);
     return answered;
@@ -50,7 +50,7 @@ int opens_release(uint64_t node, uint64_t handle, void (*reply)(void *), void *c
     int ours = opens->handle == handle;
     if (ours) {
         reply(context); /* first: a daemon that is killed here leaves one too many, which costs nobody any bytes */
-        counts_add(opens->slot, -1);
+        counts_add(opens->counter, -1);
     }
     table_let_go(held);
     return ours;

@@ -145,14 +145,14 @@ static void looked(const struct look *look, int is_left) {
 }
 
 int overlay_may_tell(uint64_t node) {
-    struct leaf_place place;
+    struct slot_place place;
     struct object object;
-    uint64_t checksum, number = leaves_place(node, 0, &place) ? staged_find(&place.seen, &checksum) : 0;
+    uint64_t checksum, number = slots_place(node, 0, &place) ? staged_find(&place.seen, &checksum) : 0;
     return number && staged_committed(number, &object);
 }
 
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room) {
-    struct leaf_place place;
+    struct slot_place place;
     const char *wanted = overlay_is_on() ? ours(name) : NULL;
     if (!wanted) return 0;
     struct look look = {.looked = looked, .device = device, .unique = header->unique, .node = header->nodeid, .value_room = value_room};
@@ -166,7 +166,7 @@ int overlay_answer(int device, const struct fuse_in_header *header, const char *
         reply_place(&look, number);
         return 1;
     }
-    if (!leaves_place(header->nodeid, monotonic_ns(), &place) || place.seen.size > LARGEST_SMALL /* of several chunks, perhaps */) {
+    if (!slots_place(header->nodeid, monotonic_ns(), &place) || place.seen.size > LARGEST_SMALL /* of several chunks, perhaps */) {
         if (!look.is_redirect) take_back(header->nodeid); /* Python promises another one, perhaps */
         return 0;
     }

@@ -37,14 +37,14 @@ static uint64_t key_of(uint64_t hash) {
     return key ^ key >> 31;
 }
 
-int placement_is_remote(const struct lent *lent, const char *name, size_t size) {
+int placement_is_remote(const struct delegated *delegated, const char *name, size_t size) {
     char path[LONGEST_PATH + 1 + UINT8_MAX];
     int is_remote = 0;
     pthread_rwlock_rdlock(&placement.lock);
-    if (placement.owners && lent->prefix_size <= LONGEST_PATH) {
-        if (lent->prefix_size) memcpy(path, lent->prefix, lent->prefix_size);
-        memcpy(path + lent->prefix_size, name, size);
-        uint64_t key = key_of(checksum_of(path, lent->prefix_size + size));
+    if (placement.owners && delegated->prefix_size <= LONGEST_PATH) {
+        if (delegated->prefix_size) memcpy(path, delegated->prefix, delegated->prefix_size);
+        memcpy(path + delegated->prefix_size, name, size);
+        uint64_t key = key_of(checksum_of(path, delegated->prefix_size + size));
         int32_t owner = placement.owners[key >> (64 - PLACEMENT_BITS)];
         is_remote = owner != placement.own && owner != NOBODY;
     } else if (placement.owners) {

@@ -3,11 +3,11 @@
  *   threads.c   read requests from the one descriptor of the connection; what they cannot answer goes to the queue
  *   queue.c     requests on their way to Python, in order
  *   counts.c    who has the handles open that were given out here, for the next daemon too
- *   slots.c     the memory of the files that only this plane remembers, for the next daemon too
+ *   slot_memory.c     the memory of the files that only this plane remembers, for the next daemon too
  *   table.c     entries by node id, each with who answers from it
  *   opens.c     nodes whose opens are answered here, and how
  *   reads.c     nodes whose reads are
- *   leaves.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
+ *   slots.c    files that only this plane remembers: names, attributes, how often the kernel has looked them up
  *   names.c     runs of names, for Python
  *   object.c    what both are answered with: where it lies, its checksum
  *   splice.c    replies to large reads that are copied once
@@ -72,19 +72,19 @@ void queue_end(int connection_gone);               /* lets go who waits in queue
 
 /* ---- counts.c ----------------------------------------------------------------------------------------------------- */
 
-#define COUNTS_SLOTS 65536
-#define COUNTS_BYTES ((off_t)(COUNTS_SLOTS * 2 * sizeof(uint64_t)))
+#define COUNTS_AT_MOST 65536
+#define COUNTS_BYTES ((off_t)(COUNTS_AT_MOST * 2 * sizeof(uint64_t)))
 
 int counts_attach(int fd);                      /* 0, or an errno; -1: nobody comes after us. Slots in use stay so */
-int64_t counts_new(uint64_t handle);            /* a slot, with nobody who has it open; -1: there is none */
-void counts_free(uint32_t slot);
-int64_t counts_add(uint32_t slot, int64_t more); /* how many it are now */
-int64_t counts_open(uint32_t slot);
-uint64_t counts_handle(uint32_t slot);          /* 0: it is free */
+int64_t counts_new(uint64_t handle);            /* a counter, with nobody who has it open; -1: there is none */
+void counts_free(uint32_t counter);
+int64_t counts_add(uint32_t counter, int64_t more); /* how many it are now */
+int64_t counts_open(uint32_t counter);
+uint64_t counts_handle(uint32_t counter);          /* 0: it is free */
 
-/* ---- slots.c ------------------------------------------------------------------------------------------------------ */
+/* ---- slot_memory.c ------------------------------------------------------------------------------------------------------ */
 
-struct slot { /* one file; see slots.c for the order in which it is written, and for its size */
+struct slot { /* one file; see slot_memory.c for the order in which it is written, and for its size */
     uint64_t id; /* the kernel's; 0: free */
     uint64_t directory, object; /* `object`: the number of what is staged of it; 0: of none, as far as is known here */
     int64_t until_ns; /* CLOCK_MONOTONIC: until when name and attributes are good */
@@ -100,13 +100,13 @@ struct slot { /* one file; see slots.c for the order in which it is written, and
 /* The memory behind the counts in `fd`; -1: memory of our own. 0, or an errno. `terms`: where those of before were others nothing
  * is known to be good any more but ids, versions, look-ups and opens. `found` is told of each slot that is in use, and
  * returns whether it stays so. */
-int slots_attach(int fd, uint64_t terms, void (*expected)(size_t at_most), int (*found)(struct slot *));
-struct slot *slots_new(size_t name_size);            /* all zero, to be filled in and published; NULL: no memory */
-void slots_publish(struct slot *slot, uint64_t id);  /* where it is and its version are not changed any more */
-int slots_have_one_version(const struct seen *one, const struct seen *other);
-void slots_free(struct slot *slot);
-uint32_t slots_number(const struct slot *slot);      /* as long as the memory is attached */
-struct slot *slots_at(uint32_t number);              /* of one that slots_number has given */
+int slot_memory_attach(int fd, uint64_t terms, void (*expected)(size_t at_most), int (*found)(struct slot *));
+struct slot *slot_new(size_t name_size);            /* all zero, to be filled in and published; NULL: no memory */
+void slot_publish(struct slot *slot, uint64_t id);  /* where it is and its version are not changed any more */
+int seen_have_one_version(const struct seen *one, const struct seen *other);
+void slot_free(struct slot *slot);
+uint32_t slot_number(const struct slot *slot);      /* as long as the memory is attached */
+struct slot *slot_at(uint32_t number);              /* of one that slot_number has given */
 
 /* ---- table.c ------------------------------------------------------------------------------------------------------ */
 
@@ -172,7 +172,7 @@ struct opens {
     int32_t backing_id;     /* with FOPEN_PASSTHROUGH */
     struct object object;   /* what the kernel reads then */
     int64_t until_ns;       /* CLOCK_MONOTONIC; later ones are Python's */
-    uint32_t slot;          /* where it is counted how many have the handle open; see counts.c */
+    uint32_t counter;       /* where it is counted how many have the handle open; see counts.c */
     int64_t opened;         /* since it was put here; atomic */
     int64_t last_ns;        /* CLOCK_MONOTONIC of the last open; 0: none; atomic */
 };
@@ -203,19 +203,19 @@ size_t reads_splice(uint64_t node, uint64_t offset, size_t size, int device, uin
 int reads_progress(uint64_t node, uint64_t *bytes, uint64_t *end);
 size_t reads_count(void);
 
-/* ---- leaves.c ----------------------------------------------------------------------------------------------------- */
+/* ---- slots.c ----------------------------------------------------------------------------------------------------- */
 
-void leaves_begin(uint64_t first_id); /* none is there; ids from here on are theirs; 0: nothing may be put */
-/* As slots_attach, after leaves_begin; what is found there is what there is. `note` is told of the directory of each, and returns
+void slots_begin(uint64_t first_id); /* none is there; ids from here on are theirs; 0: nothing may be put */
+/* As slot_memory_attach, after slots_begin; what is found there is what there is. `note` is told of the directory of each, and returns
  * whether it stays. */
-int leaves_attach(int fd, uint64_t terms, int (*note)(uint64_t directory));
-void leaves_become_stateless(void); /* opens do not reach us any more */
+int slots_attach(int fd, uint64_t terms, int (*note)(uint64_t directory));
+void slots_become_stateless(void); /* opens do not reach us any more */
 /* 0: a new one; EEXIST: it was there, and is good for longer now; ESTALE: another version was there, and is still; or
  * EINVAL, ENOMEM. `object`: the number of what is staged of it, 0: none. `id`:
  * of the one that is there. */
-int leaves_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
+int slots_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
                uint64_t *id);
-struct leaf_place { /* where it is, and what it is */
+struct slot_place { /* where it is, and what it is */
     uint64_t directory, object;
     struct seen seen;
     uint32_t opens;
@@ -223,26 +223,26 @@ struct leaf_place { /* where it is, and what it is */
     char name[UINT8_MAX + 1];
 };
 
-uint64_t leaves_key(uint64_t directory, const char *name, size_t size); /* of the name, be it a leaf's or not */
-uint64_t leaves_id(uint64_t directory, const char *name, size_t size); /* 0: there is none */
-int leaves_place(uint64_t id, int64_t now_ns, struct leaf_place *place); /* 1: it is there, and not past its time */
+uint64_t name_key(uint64_t directory, const char *name, size_t size); /* of the name, be it a slot's or not */
+uint64_t slots_id(uint64_t directory, const char *name, size_t size); /* 0: there is none */
+int slots_place(uint64_t id, int64_t now_ns, struct slot_place *place); /* 1: it is there, and not past its time */
 /* Nobody finds it any more, and it is the caller's to free: until then the next daemon would find it. NULL: it is not there. */
-struct slot *leaves_take(uint64_t directory, const char *name, size_t size);
-struct slot *leaves_take_id(uint64_t id);
+struct slot *slots_take(uint64_t directory, const char *name, size_t size);
+struct slot *slots_take_id(uint64_t id);
 /* The same of one shard of 1024, in turn: of those that the kernel does not hold, if they are past their time or too many. */
-size_t leaves_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, size_t room);
-void leaves_free(struct slot *leaf);  /* of one that was taken, and whose contents were */
-void leaves_opened(struct slot *leaf, int more); /* 1: one more has it open, -1: one fewer; until it is freed */
-int leaves_release(uint64_t id, void (*reply)(void *), void *context); /* 1: done: one fewer has it open */
-struct slot *leaves_slot(uint64_t id); /* NULL: it is not there. Good until it is taken, of which contents_take is told */
-size_t leaves_count(void);
-int leaves_are_stateless(void);
-size_t leaves_held(void); /* by the kernel */
-size_t leaves_open(void); /* that somebody has open */
-int leaves_is_id(uint64_t id); /* whether it is, or was, one of theirs */
+size_t slots_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, size_t room);
+void slots_free(struct slot *slot);  /* of one that was taken, and whose contents were */
+void slots_opened(struct slot *slot, int more); /* 1: one more has it open, -1: one fewer; until it is freed */
+int slots_release(uint64_t id, void (*reply)(void *), void *context); /* 1: done: one fewer has it open */
+struct slot *slots_find(uint64_t id); /* NULL: it is not there. Good until it is taken, of which contents_take is told */
+size_t slots_count(void);
+int slots_are_stateless(void);
+size_t slots_held(void); /* by the kernel */
+size_t slots_open(void); /* that somebody has open */
+int slots_is_id(uint64_t id); /* whether it is, or was, one of theirs */
 /* 1: it is there, and not past its time. `seen`: may be NULL. */
-int leaves_seen(uint64_t directory, const char *name, size_t size, int64_t now_ns, struct seen *seen);
-#define LEAF_SHARDS 1024
+int slots_seen(uint64_t directory, const char *name, size_t size, int64_t now_ns, struct seen *seen);
+#define SLOT_SHARDS 1024
 
 /* In names.c: */
 struct name_run { /* each behind the node id of its directory (8 bytes) and its length (1 byte) */
@@ -255,12 +255,12 @@ int ids_have(const uint64_t *ascending, size_t count, uint64_t id);
 
 /* Those of one shard in these directories, which ascend, are past their time from now on. `held`: and of these the names
  * that the kernel holds. 0, or ENOMEM: some names are missing there. */
-int leaves_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held);
+int slots_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held);
 /* 1: answered. Of a look-up one more is counted, if `reply` returns 0. */
-int leaves_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
+int slots_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
                    int (*reply)(const struct slot *, void *), void *context);
-int leaves_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct slot *, void *), void *context);
-int leaves_forget(uint64_t id, uint64_t count, int *is_held); /* 1: done; whether the kernel holds it still */
+int slots_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct slot *, void *), void *context);
+int slots_forget(uint64_t id, uint64_t count, int *is_held); /* 1: done; whether the kernel holds it still */
 
 /* ---- overlay.c ---------------------------------------------------------------------------------------------------- */
 
@@ -277,7 +277,7 @@ struct overlay_told { /* numbers of objects, some of them more than once */
 void overlay_stop_telling(const uint64_t *numbers, size_t count, struct overlay_told *told);
 void overlay_tell_again(const uint64_t *numbers, size_t count);
 /* 1: answered. `name` ends with a zero; the value may have `value_room` bytes, 0: only its length is asked for. */
-int overlay_may_tell(uint64_t node); /* of a leaf, if its object is as it was left */
+int overlay_may_tell(uint64_t node); /* of a slot, if its object is as it was left */
 int overlay_answer(int device, const struct fuse_in_header *header, const char *name, size_t value_room);
 
 /* ---- looks.c ------------------------------------------------------------------------------------------------------ */
@@ -313,7 +313,7 @@ struct event { /* an open that was answered */
 enum news { NEWS_OPENS, NEWS_FETCHED, NEWS }; /* what Python waits for, each by an eventfd */
 int news_fd(enum news of);     /* -1: there can be none; see errno */
 void news_tell(enum news of);  /* there is something to take, or will be nothing more to wait for */
-void news_heard(enum news of); /* all that is there is taken next */
+void news_read(enum news of); /* all that is there is taken next */
 void events_add(uint64_t node, uint64_t thread_id, uint64_t object);
 size_t events_take(struct event *events, size_t most, uint64_t *lost); /* the oldest; how many were lost before them */
 
@@ -359,7 +359,7 @@ int answer(int device, void *request, size_t *size, char *buffer);
 void hand_to_python(void *request, size_t size);
 
 void root_without_acl(int64_t until_ns); /* CLOCK_MONOTONIC: the root of the mount has none */
-void opens_of_leaves_are_asked(int are); /* of the source, by Python, as the user who opens */
+void opens_of_slots_are_asked(int are); /* of the source, by Python, as the user who opens */
 
 /* ---- threads.c ---------------------------------------------------------------------------------------------------- */
 

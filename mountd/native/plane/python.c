@@ -34,7 +34,7 @@ static PyObject *plane_start(PyObject *self, PyObject *args) {
 }
 
 static struct { /* of the one thread that attaches */
-    struct directory_run { /* leaves of one directory that lie in memory one behind the other */
+    struct directory_run { /* slots of one directory that lie in memory one behind the other */
         uint64_t directory, count;
     } *runs;
     size_t count, room;
@@ -62,13 +62,13 @@ static PyObject *plane_attach(PyObject *self, PyObject *args) {
     attached.count = 0;
     error = counts_attach(fd);
     Py_BEGIN_ALLOW_THREADS
-    if (!error) error = leaves_attach(fd, terms, note_directory);
+    if (!error) error = slots_attach(fd, terms, note_directory);
     Py_END_ALLOW_THREADS
     PyObject *found = error ? raise(error) : PyList_New(0);
-    for (uint32_t slot = 0; found && slot < COUNTS_SLOTS; slot++) {
-        if (!counts_handle(slot)) continue;
-        PyObject *item = Py_BuildValue("(KIL)", (unsigned long long)counts_handle(slot), (unsigned)slot,
-                                       (long long)counts_open(slot));
+    for (uint32_t counter = 0; found && counter < COUNTS_AT_MOST; counter++) {
+        if (!counts_handle(counter)) continue;
+        PyObject *item = Py_BuildValue("(KIL)", (unsigned long long)counts_handle(counter), (unsigned)counter,
+                                       (long long)counts_open(counter));
         if (!item || PyList_Append(found, item) < 0) Py_CLEAR(found);
         Py_XDECREF(item);
     }
@@ -102,12 +102,12 @@ static PyObject *plane_put(PyObject *self, PyObject *args) {
     };
     if (name_size >= OBJECT_NAME_BYTES) return raise(ENAMETOOLONG);
     memcpy(entry.object.name, name, (size_t)name_size);
-    int64_t slot = counts_new(handle);
-    if (slot < 0) return raise(ENOSPC);
-    entry.slot = (uint32_t)slot;
+    int64_t counter = counts_new(handle);
+    if (counter < 0) return raise(ENOSPC);
+    entry.counter = (uint32_t)counter;
     error = opens_put(&entry);
-    if (!error) return PyLong_FromUnsignedLong(entry.slot);
-    counts_free(entry.slot);
+    if (!error) return PyLong_FromUnsignedLong(entry.counter);
+    counts_free(entry.counter);
     return raise(error);
 }
 
@@ -118,7 +118,7 @@ static PyObject *plane_take(PyObject *self, PyObject *arg) {
     uint64_t node = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     if (opens_take(node, &taken)) Py_RETURN_NONE;
-    return Py_BuildValue("(LLL)", (long long)counts_open(taken.slot), (long long)taken.opened,
+    return Py_BuildValue("(LLL)", (long long)counts_open(taken.counter), (long long)taken.opened,
                          (long long)taken.last_ns);
 }
 
@@ -192,11 +192,11 @@ static PyObject *plane_served(PyObject *self, PyObject *noargs) {
     return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(served_take(found) * sizeof *found));
 }
 
-static int slot_of(PyObject *arg, uint32_t *slot) {
+static int counter_of(PyObject *arg, uint32_t *counter) {
     unsigned long number = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred()) return 0;
-    *slot = (uint32_t)number;
-    if (number < COUNTS_SLOTS && counts_handle(*slot)) return 1;
+    *counter = (uint32_t)number;
+    if (number < COUNTS_AT_MOST && counts_handle(*counter)) return 1;
     PyErr_SetString(PyExc_ValueError, "nothing is counted there");
     return 0;
 }
@@ -206,28 +206,28 @@ static PyObject *plane_new_count(PyObject *self, PyObject *args) {
     unsigned long long handle;
     long long open;
     if (!PyArg_ParseTuple(args, "KL", &handle, &open)) return NULL;
-    int64_t slot = counts_new(handle);
-    if (slot >= 0) counts_add((uint32_t)slot, open);
-    return PyLong_FromLongLong(slot);
+    int64_t counter = counts_new(handle);
+    if (counter >= 0) counts_add((uint32_t)counter, open);
+    return PyLong_FromLongLong(counter);
 }
 
 static PyObject *plane_count(PyObject *self, PyObject *arg) {
     (void)self;
-    uint32_t slot;
-    return slot_of(arg, &slot) ? PyLong_FromLongLong(counts_open(slot)) : NULL;
+    uint32_t counter;
+    return counter_of(arg, &counter) ? PyLong_FromLongLong(counts_open(counter)) : NULL;
 }
 
 static PyObject *plane_closed(PyObject *self, PyObject *arg) {
     (void)self;
-    uint32_t slot;
-    return slot_of(arg, &slot) ? PyLong_FromLongLong(counts_add(slot, -1)) : NULL;
+    uint32_t counter;
+    return counter_of(arg, &counter) ? PyLong_FromLongLong(counts_add(counter, -1)) : NULL;
 }
 
 static PyObject *plane_free(PyObject *self, PyObject *arg) {
     (void)self;
-    uint32_t slot;
-    if (!slot_of(arg, &slot)) return NULL;
-    counts_free(slot);
+    uint32_t counter;
+    if (!counter_of(arg, &counter)) return NULL;
+    counts_free(counter);
     Py_RETURN_NONE;
 }
 
@@ -257,7 +257,7 @@ static PyObject *with_news(PyObject *arg, void (*act)(enum news)) {
 
 static PyObject *plane_news_tell(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_tell); }
 
-static PyObject *plane_news_heard(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_heard); }
+static PyObject *plane_news_read(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_read); }
 
 static PyObject *plane_events(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
@@ -289,7 +289,7 @@ PyMethodDef plane_methods[] = {
     {"plane_progress", plane_progress, METH_O,
      "plane_progress(node) -> (bytes, end) or None: given to reads of it in no order, if they are answered; the end of the last."},
     {"plane_put_object", plane_put_object, METH_VARARGS,
-     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of leaves that were put with this number may be answered "
+     "plane_put_object(number, inode, ctime_ns, size) -> bool: reads of slots that were put with this number may be answered "
      "from the object, as long as it has these."},
     {"plane_take_object", plane_take_object, METH_O, "plane_take_object(number) -> bool: they come to Python from now on."},
     {"plane_root_without_acl", plane_root_without_acl, METH_O, "plane_root_without_acl(valid_ns): so long it has none; 0: ask."},
@@ -298,15 +298,15 @@ PyMethodDef plane_methods[] = {
      "plane_start(device, count, beats_fd=-1): so many threads read requests, and beat there. Raises OSError."},
     {"plane_stop", plane_stop, METH_NOARGS, "plane_stop(): none of them runs any more when it returns."},
     {"plane_attach", plane_attach, METH_VARARGS,
-     "plane_attach(fd, terms) -> ([(handle, slot, open)], directories): handles are counted in this memfd (-1: in memory of our own), "
+     "plane_attach(fd, terms) -> ([(handle, counter, open)], directories): handles are counted in this memfd (-1: in memory of our own), "
      "and leaves lie there; what an earlier daemon has left, of leaves the directory and how many (64 bits each), in any order. "
      "Before anything is put. Raises OSError."},
     {"plane_put", plane_put, METH_VARARGS,
-     "plane_put(node, handle, open_flags, backing_id, directory_fd, name, inode, size, ctime_ns, until_ns) -> slot: opens of "
+     "plane_put(node, handle, open_flags, backing_id, directory_fd, name, inode, size, ctime_ns, until_ns) -> counter: opens of "
      "`node` are answered without Python until CLOCK_MONOTONIC is until_ns, as long as the object (directory_fd -1: none) "
      "is as described. Raises OSError, EEXIST among others."},
     {"plane_take", plane_take, METH_O,
-     "plane_take(node) -> (open, opened, last_ns) or None: they are answered by Python from now on; the slot stays."},
+     "plane_take(node) -> (open, opened, last_ns) or None: they are answered by Python from now on; the counter stays."},
     {"plane_put_reads", plane_put_reads, METH_VARARGS,
      "plane_put_reads(node, object_fd, inode, size, ctime_ns): reads of `node` are answered without Python, from this "
      "object as long as it is as described, and as far as it is in memory. Raises OSError, EEXIST among others."},
@@ -314,10 +314,10 @@ PyMethodDef plane_methods[] = {
     {"plane_served", plane_served, METH_NOARGS,
      "plane_served() -> bytes: thread id, reads and bytes (64 bits each) of those whose reads were answered since the last "
      "call."},
-    {"plane_new_count", plane_new_count, METH_VARARGS, "plane_new_count(handle, open) -> slot: so many have it open; -1: there is no slot."},
-    {"plane_count", plane_count, METH_O, "plane_count(slot) -> int: how many have its handle open."},
-    {"plane_closed", plane_closed, METH_O, "plane_closed(slot) -> int: one of them has closed it; how many have not."},
-    {"plane_free", plane_free, METH_O, "plane_free(slot): nobody has its handle open, and nobody will."},
+    {"plane_new_count", plane_new_count, METH_VARARGS, "plane_new_count(handle, open) -> counter: so many have it open; -1: there is no counter."},
+    {"plane_count", plane_count, METH_O, "plane_count(counter) -> int: how many have its handle open."},
+    {"plane_closed", plane_closed, METH_O, "plane_closed(counter) -> int: one of them has closed it; how many have not."},
+    {"plane_free", plane_free, METH_O, "plane_free(counter): nobody has its handle open, and nobody will."},
     {"plane_figures", plane_figures, METH_NOARGS,
      "plane_figures() -> the figures of `PlaneFigures` in mountd/kernel/plane.py, in its order: threads that run, nodes in "
      "the tables, and what was answered since the start."},
@@ -325,7 +325,7 @@ PyMethodDef plane_methods[] = {
      "plane_news_fd(kind) -> an eventfd that is readable when there is something to take: 0, opens and reads; 1, what has "
      "become of files. It stays open. Raises OSError."},
     {"plane_news_tell", plane_news_tell, METH_O, "plane_news_tell(kind): have whoever waits for it look."},
-    {"plane_news_heard", plane_news_heard, METH_O, "plane_news_heard(kind): all of it is taken next; what comes later is told anew."},
+    {"plane_news_read", plane_news_read, METH_O, "plane_news_read(kind): all of it is taken next; what comes later is told anew."},
     {"plane_events", plane_events, METH_NOARGS,
      "plane_events() -> (bytes, lost): node, thread id, object and time (64 bits each) of opens that were answered, the oldest first; how many "
      "were lost before them."},

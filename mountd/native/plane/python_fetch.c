@@ -1,4 +1,4 @@
-/* What Python may do with the pipeline of small files: lend directories, ask for files ahead, grant numbers and room, and
+/* What Python may do with the pipeline of small files: delegate directories, ask for files ahead, grant numbers and room, and
  * hear what has become of each file.
  *
  * A part of the extension, see _fastpath.c, and of the pipeline, see fetch.h.
@@ -67,7 +67,7 @@ static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
     return PyBytes_FromStringAndSize((const char *)directories, (Py_ssize_t)(count * sizeof *directories));
 }
 
-static PyObject *plane_lend(PyObject *self, PyObject *args) {
+static PyObject *plane_delegate(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory, generation, device, largest;
     long long settled_ns, settled_fine_ns, until_ns, valid_ns;
@@ -77,37 +77,37 @@ static PyObject *plane_lend(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "KKiKK(LL)LLpy#", &directory, &generation, &fd, &device, &largest, &settled_ns, &settled_fine_ns, &until_ns,
                           &valid_ns, &careful, &prefix, &prefix_size))
         return NULL;
-    struct lent lent = {
+    struct delegated delegated = {
         .entry.node = directory, .generation = generation, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .device = device,
         .largest = largest < LARGEST_SMALL ? largest : LARGEST_SMALL, .settled_ns = settled_ns,
         .settled_fine_ns = settled_fine_ns, .until_ns = until_ns, .valid_ns = valid_ns, .careful = careful,
         .prefix_size = (size_t)prefix_size, .prefix = prefix_size ? malloc((size_t)prefix_size) : NULL,
     };
-    int error = lent.fd < 0 ? errno : prefix_size && !lent.prefix ? ENOMEM : 0;
-    if (!error && prefix_size) memcpy(lent.prefix, prefix, (size_t)prefix_size);
-    if (!error && !(error = lent_put(&lent))) Py_RETURN_NONE;
-    if (lent.fd >= 0) close(lent.fd);
-    free(lent.prefix);
+    int error = delegated.fd < 0 ? errno : prefix_size && !delegated.prefix ? ENOMEM : 0;
+    if (!error && prefix_size) memcpy(delegated.prefix, prefix, (size_t)prefix_size);
+    if (!error && !(error = delegated_put(&delegated))) Py_RETURN_NONE;
+    if (delegated.fd >= 0) close(delegated.fd);
+    free(delegated.prefix);
     return raise(error);
 }
 
-static PyObject *plane_unlend(PyObject *self, PyObject *arg) {
+static PyObject *plane_recall_directory(PyObject *self, PyObject *arg) {
     (void)self;
     uint64_t directory = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    int64_t leaves;
-    lent_take(directory, &leaves);
-    return PyLong_FromLongLong(leaves);
+    int64_t slots;
+    delegated_take(directory, &slots);
+    return PyLong_FromLongLong(slots);
 }
 
-static PyObject *plane_lent_leaves(PyObject *self, PyObject *arg) {
+static PyObject *plane_delegated_slots(PyObject *self, PyObject *arg) {
     (void)self;
     uint64_t directory = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    return PyLong_FromLongLong(lent_leaves(directory));
+    return PyLong_FromLongLong(delegated_slots(directory));
 }
 
-static void disown(uint64_t directory, const char *name, size_t size) { owned_take(leaves_key(directory, name, size)); }
+static void unreserve(uint64_t directory, const char *name, size_t size) { reserved_take(name_key(directory, name, size)); }
 
 static int each_name(PyObject *names, void (*tell)(uint64_t, const char *, size_t), uint64_t directory) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names); i++) {
@@ -119,16 +119,16 @@ static int each_name(PyObject *names, void (*tell)(uint64_t, const char *, size_
     return 1;
 }
 
-static PyObject *plane_own(PyObject *self, PyObject *args) {
+static PyObject *plane_reserve(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
-    if (!each_name(names, jobs_own, directory)) return NULL;
+    if (!each_name(names, jobs_reserve, directory)) return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_claim(PyObject *self, PyObject *args) {
+static PyObject *plane_try_reserve(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     PyObject *names;
@@ -141,7 +141,7 @@ static PyObject *plane_claim(PyObject *self, PyObject *args) {
         if (PyBytes_AsStringAndSize(PyList_GET_ITEM(names, i), &name, &size) < 0)
             Py_CLEAR(claimed);
         else
-            PyByteArray_AS_STRING(claimed)[i] = (char)jobs_claim(directory, name, (size_t)size);
+            PyByteArray_AS_STRING(claimed)[i] = (char)jobs_try_reserve(directory, name, (size_t)size);
     }
     return claimed;
 }
@@ -155,12 +155,12 @@ static PyObject *plane_is_busy(PyObject *self, PyObject *args) {
     return PyBool_FromLong(jobs_is_busy(directory, name, (size_t)size));
 }
 
-static PyObject *plane_disown(PyObject *self, PyObject *args) {
+static PyObject *plane_unreserve(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
-    if (!each_name(names, disown, directory)) return NULL;
+    if (!each_name(names, unreserve, directory)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -234,7 +234,7 @@ static PyObject *plane_trim(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
     Py_BEGIN_ALLOW_THREADS
     staged_settle();
-    contents_trim(contents_homeless());
+    contents_trim(contents_unstored());
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -306,12 +306,12 @@ static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_leaf(PyObject *self, PyObject *arg) {
+static PyObject *plane_slot(PyObject *self, PyObject *arg) {
     (void)self;
-    struct leaf_place place;
+    struct slot_place place;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    if (!leaves_place(id, 0, &place)) Py_RETURN_NONE;
+    if (!slots_place(id, 0, &place)) Py_RETURN_NONE;
     return Py_BuildValue("(Ky#K)", (unsigned long long)place.directory, place.name, (Py_ssize_t)place.name_size,
                          (unsigned long long)place.seen.size);
 }
@@ -341,8 +341,8 @@ static PyObject *plane_reader_waits(PyObject *self, PyObject *noargs) {
 
 static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(nnnnnnLLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)lent_count(),
-                         (Py_ssize_t)staged_versions(), (Py_ssize_t)buffers_out(), (Py_ssize_t)workers_homeless(),
+    return Py_BuildValue("(nnnnnnLLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)delegated_count(),
+                         (Py_ssize_t)staged_versions(), (Py_ssize_t)buffers_out(), (Py_ssize_t)workers_unstored(),
                          (long long)__atomic_load_n(&source_counts.looks, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&source_counts.opens, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&source_counts.reads, __ATOMIC_RELAXED),
@@ -353,18 +353,18 @@ static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
 PyMethodDef plane_fetch_methods[] = {
     {"plane_fetch_as", plane_fetch_as, METH_VARARGS, "plane_fetch_as(uid, gid, groups, wholly): threads that are started from now on ask the source as this user; `groups`:"
      " native 32-bit numbers. Raises OSError."},
-    {"plane_fetch_start", plane_fetch_start, METH_VARARGS, "plane_fetch_start(device, count, ahead_at_most, ahead_bytes): so many threads fetch small files of lent directories; so many"
+    {"plane_fetch_start", plane_fetch_start, METH_VARARGS, "plane_fetch_start(device, count, ahead_at_most, ahead_bytes): so many threads fetch small files of delegated directories; so many"
      " of them ahead, with so much memory. Raises OSError, ENOSYS where it was built without xxhash.h."},
     {"plane_fetch_stop", plane_fetch_stop, METH_O, "plane_fetch_stop(patience_ns): they end; those that the source does not answer are waited for so long."},
     {"plane_fetch_replace", plane_fetch_replace, METH_O, "plane_fetch_replace(limit_ns) -> bytes: threads that wait for the source for longer are given up, and files that wait"
      " for a thread; what waits for them is Python's. The directories (uint64) of the first."},
-    {"plane_lend", plane_lend, METH_VARARGS, "plane_lend(directory, generation, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful, prefix): its small files, whose paths begin with `prefix`, are fetched here until then."},
-    {"plane_unlend", plane_unlend, METH_O, "plane_unlend(directory) -> int: they are Python's from now on; as plane_lent_leaves."},
-    {"plane_lent_leaves", plane_lent_leaves, METH_O, "plane_lent_leaves(directory) -> int: leaves that were put there since the last call."},
-    {"plane_own", plane_own, METH_VARARGS, "plane_own(directory, names): these are Python's; when it returns no leaf is made of them any more."},
-    {"plane_claim", plane_claim, METH_VARARGS, "plane_claim(directory, names) -> bytearray: as plane_own, of those of which it says 1; the others are fetched here, or were."},
+    {"plane_delegate", plane_delegate, METH_VARARGS, "plane_delegate(directory, generation, fd, device, largest, (settled_ns, settled_fine_ns), until_ns, valid_ns, careful, prefix): its small files, whose paths begin with `prefix`, are fetched here until then."},
+    {"plane_recall_directory", plane_recall_directory, METH_O, "plane_recall_directory(directory) -> int: they are Python's from now on; as plane_delegated_slots."},
+    {"plane_delegated_slots", plane_delegated_slots, METH_O, "plane_delegated_slots(directory) -> int: slots that were put there since the last call."},
+    {"plane_reserve", plane_reserve, METH_VARARGS, "plane_reserve(directory, names): these are Python's; when it returns no slot is made of them any more."},
+    {"plane_try_reserve", plane_try_reserve, METH_VARARGS, "plane_try_reserve(directory, names) -> bytearray: as plane_reserve, of those of which it says 1; the others are fetched here, or were."},
     {"plane_is_busy", plane_is_busy, METH_VARARGS, "plane_is_busy(directory, name) -> bool: it is being looked at, fetched or stored."},
-    {"plane_disown", plane_disown, METH_VARARGS, "plane_disown(directory, names): Python has forgotten these."},
+    {"plane_unreserve", plane_unreserve, METH_VARARGS, "plane_unreserve(directory, names): Python has forgotten these."},
     {"plane_fetch_ahead", plane_fetch_ahead, METH_VARARGS, "plane_fetch_ahead(directories, names) -> bytearray: of each name in its directory, at most 64: 0, it is fetched; or an"
      " errno: EEXIST, EPERM, ENOENT, EAGAIN."},
     {"plane_fetched", plane_fetched, METH_NOARGS, "plane_fetched() -> [(kind, ahead, directory, generation, name, seen, number, inode, ctime_ns, checksum, data)]: what has become of"
@@ -380,10 +380,10 @@ PyMethodDef plane_fetch_methods[] = {
     {"plane_granted", plane_granted, METH_NOARGS, "plane_granted() -> (numbers, bytes): what is left of it."},
     {"plane_put_versions", plane_put_versions, METH_VARARGS, "plane_put_versions(rows): objects of the index, 9 x 64 bits each: number, inode, checksum, inode of the file, size, ctime_ns,"
      " mtime_ns and ctime_ns of the file, and whether Python alone can read it."},
-    {"plane_leaf", plane_leaf, METH_O, "plane_leaf(id) -> (directory, name, size) or None."},
+    {"plane_slot", plane_slot, METH_O, "plane_slot(id) -> (directory, name, size) or None."},
     {"plane_fetch_ahead_at_most", plane_fetch_ahead_at_most, METH_O, "plane_fetch_ahead_at_most(count): so many threads fetch ahead from now on."},
     {"plane_store_at_once", plane_store_at_once, METH_O, "plane_store_at_once(at_once): whether what is fetched ahead is written to the disk at once from now on."},
     {"plane_reader_waits", plane_reader_waits, METH_NOARGS, "plane_reader_waits() -> (count, ns, waiting): how those have waited who wanted something of the source."},
-    {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, lent, versions, buffer_bytes, homeless_bytes, looks, opens, reads, read_bytes, wait_ns)."},
+    {"plane_fetch_figures", plane_fetch_figures, METH_NOARGS, "plane_fetch_figures() -> (jobs, contents, delegated, versions, buffer_bytes, unstored_bytes, looks, opens, reads, read_bytes, wait_ns)."},
     {NULL, NULL, 0, NULL},
 };

@@ -61,7 +61,7 @@ PyMethodDef plane_overlay_methods[] = {
     {"plane_untold", plane_untold, METH_VARARGS,
      "plane_untold(numbers, on) -> (numbers, some_are_lost): whether these objects are told no more, 64 bits each. If so, what was told since the last "
      "such call."},
-    {"plane_tellable", plane_tellable, METH_O, "plane_tellable(nodes) -> nodes, 64 bits each: the leaves of which an overlay would be told."},
+    {"plane_tellable", plane_tellable, METH_O, "plane_tellable(nodes) -> nodes, 64 bits each: the slots of which an overlay would be told."},
     {"plane_give_up_looks", plane_give_up_looks, METH_O, "plane_give_up_looks(limit_ns): who has waited as long for the cache disk does so no more."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,243 +1,397 @@
-/* The memory of the table: one slot of a fixed size for each file, in a memfd that the keeper holds, so that the next daemon
- * of the mount finds there what this one has told the kernel.
+/* Slots: regular files that Python has no node of, each hard link one by itself. Their names and attributes lie here and
+ * nowhere else, in memory that the next daemon attaches (slot_memory.c).
  *
- * A daemon may be killed at any store. So a slot's id is stored last, and taken out first; what must not tear (where the
- * file is, and its version) is written once, and has a checksum; whoever changes the rest takes the time until which it is
- * good to zero before. A slot whose checksum is wrong is free. Look-ups and opens are counted before the kernel is told: one
- * that was not told is counted for ever, and a file is kept for nobody.
- *
- * Slots lie in segments, which come and go as wholes: for names as nearly all are, and for longer ones. A part of the data plane, see plane.h. Finds nothing: leaves.c does.
+ * A slot is found by its directory and name, and by its id, which says in which shard it lies. Whoever answers from one
+ * has the shard's lock for reading, so a slot that was taken out is one that nobody answers from any more. The look-ups
+ * that the kernel holds are counted here until the slot is taken; one that the kernel does not hold stays until it is
+ * swept. A part of the data plane, see plane.h. Asks nobody, and decides nothing.
  */
 #include "plane.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define SEGMENT_BYTES ((off_t)2 << 20)
-#define SEGMENTS 16384 /* 134 million slots */
-#define HEADER_BYTES 4096
-#define SHORT_BYTES ((size_t)256) /* of a slot: names of 95 bytes */
-#define LONG_BYTES ((size_t)512)  /* of any length */
-#define MOST_SLOTS ((uint32_t)(SEGMENT_BYTES / 256)) /* of a segment */
-#define NAME_AT offsetof(struct slot, name)
-
-struct header { /* of another release, or none: what is behind it is nothing */
-    uint64_t magic, layout, terms;
-    uint8_t are_long[SEGMENTS / 8];
-};
-#define MAGIC UINT64_C(0x31746f6c73736668) /* "hfsslot1" */
-#define LAYOUT (NAME_AT << 32 | sizeof(struct seen) << 16 | sizeof(struct header))
-
-_Static_assert(sizeof(struct header) <= HEADER_BYTES && LONG_BYTES - NAME_AT >= UINT8_MAX, "there is room");
+#define FIRST_BUCKETS 8
+#define SHARD_BITS 10
+#define SHARDS SLOT_SHARDS /* so many that one of millions of slots is swept, or grows, within a millisecond */
+#define IDS_BITS 38  /* how many ids one daemon has, see mountd/namespace/nodes/table.py */
 
 static struct {
-    pthread_mutex_t lock;
-    int fd; /* -1: none yet */
-    struct header *header;
-    uint32_t count, roomy[2]; /* segments; none before `roomy` has room for a short, or a long name */
-    struct segment {
-        char *memory;
-        size_t slot_bytes;
-        struct slot *unused;  /* a chain by next_by_name */
-        uint32_t used, fresh; /* from `fresh` on none was ever used */
-        int is_removed;       /* its memory was given back */
-    } segments[SEGMENTS];
-} memory = {.lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+    pthread_rwlock_t lock;
+    struct slot **by_name, **by_id; /* as many buckets each */
+    size_t bucket_count, count;
+    uint64_t given; /* ids */
+} shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP}}; /* see table.c */
 
-static off_t offset_of(uint32_t segment) { return COUNTS_BYTES + HEADER_BYTES + segment * SEGMENT_BYTES; }
+static uint64_t first_id;
+static int stateless; /* opens do not reach us; atomic */
+static size_t slot_count, held_count, open_count; /* all, those that the kernel holds, and those that are open; atomic */
+static unsigned hand;     /* the shard that is swept next */
 
-static uint32_t slots_of(const struct segment *segment) { return (uint32_t)((size_t)SEGMENT_BYTES / segment->slot_bytes); }
+static unsigned shard_of_id(uint64_t id) { return (unsigned)(id % SHARDS); }
 
-static struct slot *slot_in(const struct segment *of, uint32_t index) { return (struct slot *)(of->memory + index * of->slot_bytes); }
+/* Of this daemon, or of one before: their ids differ in bits above these. */
+int slots_is_id(uint64_t id) {
+    const uint64_t of_daemon = UINT64_C(1) << (IDS_BITS + 2), below = id & (of_daemon - 1), first = first_id & (of_daemon - 1);
+    return first_id && id >> 62 == first_id >> 62 && below >= first && below - first < UINT64_C(1) << IDS_BITS;
+}
 
-static uint32_t checksum(const struct slot *slot, uint64_t id) {
-    const struct seen *seen = &slot->seen;
-    uint64_t parts[] = {id, slot->directory, seen->inode, seen->size, (uint64_t)seen->seconds[1], (uint64_t)seen->seconds[2],
-                        (uint64_t)seen->parts[1] << 32 | seen->parts[2], slot->name_size};
-    uint64_t hash = leaves_key(slot->directory, slot->name, slot->name_size);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        hash = (hash ^ parts[i]) * UINT64_C(0x9E3779B97F4A7C15);
-        hash ^= hash >> 29;
+static struct slot **place_of_name(unsigned shard, uint64_t hash, uint64_t directory, const char *name, size_t size) {
+    if (!shards[shard].bucket_count) return NULL;
+    struct slot **at = &shards[shard].by_name[hash / SHARDS % shards[shard].bucket_count];
+    while (*at && ((*at)->directory != directory || (*at)->name_size != size || memcmp((*at)->name, name, size)))
+        at = &(*at)->next_by_name;
+    return at;
+}
+
+static struct slot **place_of_id(unsigned shard, uint64_t id) {
+    if (!shards[shard].bucket_count) return NULL;
+    struct slot **at = &shards[shard].by_id[id / SHARDS % shards[shard].bucket_count];
+    while (*at && (*at)->id != id) at = &(*at)->next_by_id;
+    return at;
+}
+
+static int grow_to(unsigned shard, size_t count) {
+    size_t before = shards[shard].bucket_count;
+    struct slot **by_name = calloc(count, sizeof *by_name), **by_id = calloc(count, sizeof *by_id);
+    if (!by_name || !by_id) {
+        free(by_name);
+        free(by_id);
+        return ENOMEM;
     }
-    return (uint32_t)(hash ^ hash >> 32);
-}
-
-int slots_have_one_version(const struct seen *one, const struct seen *other) {
-    return one->inode == other->inode && one->size == other->size && one->seconds[1] == other->seconds[1] &&
-           one->parts[1] == other->parts[1] && one->seconds[2] == other->seconds[2] && one->parts[2] == other->parts[2];
-}
-
-static int is_sound(const struct segment *segment, const struct slot *slot) {
-    return slot->id && slot->name_size && slot->name_size <= segment->slot_bytes - NAME_AT && slot->checksum == checksum(slot, slot->id);
-}
-
-static int map_segment(uint32_t number) {
-    char *mapped = mmap(NULL, (size_t)SEGMENT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd, offset_of(number));
-    if (mapped == MAP_FAILED) return ENOMEM;
-    int is_long = memory.header->are_long[number / 8] >> number % 8 & 1;
-    memory.segments[number] = (struct segment){.memory = mapped, .slot_bytes = is_long ? LONG_BYTES : SHORT_BYTES};
-    memory.count++;
+    for (size_t i = 0; i < before; i++) {
+        for (struct slot *slot = shards[shard].by_name[i], *next; slot; slot = next) {
+            next = slot->next_by_name;
+            uint64_t hash = name_key(slot->directory, slot->name, slot->name_size);
+            struct slot **at = &by_name[hash / SHARDS % count];
+            slot->next_by_name = *at;
+            *at = slot;
+            at = &by_id[slot->id / SHARDS % count];
+            slot->next_by_id = *at;
+            *at = slot;
+        }
+    }
+    free(shards[shard].by_name);
+    free(shards[shard].by_id);
+    shards[shard].by_name = by_name;
+    shards[shard].by_id = by_id;
+    shards[shard].bucket_count = count;
     return 0;
 }
 
-static void detach(void) {
-    for (uint32_t i = 0; i < memory.count; i++) munmap(memory.segments[i].memory, (size_t)SEGMENT_BYTES);
-    if (memory.header) munmap(memory.header, HEADER_BYTES);
-    if (memory.fd >= 0) close(memory.fd);
-    memory.fd = -1;
-    memory.header = NULL;
-    memory.count = memory.roomy[0] = memory.roomy[1] = 0;
+/* With the lock: one more has a bucket. Where there is no memory for more of them the chains grow longer. */
+static int has_buckets(unsigned shard) {
+    size_t before = shards[shard].bucket_count;
+    return shards[shard].count < before || !grow_to(shard, before ? before * 2 : FIRST_BUCKETS) || before;
 }
 
-/* It is ours from now on, with its segments, if it has any. */
-static int take_over(int fd) {
-    struct stat is;
-    int error = posix_fallocate(fd, COUNTS_BYTES, HEADER_BYTES); /* or writing to it may kill us */
-    if (error) return error;
-    struct header *header = mmap(NULL, HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, COUNTS_BYTES);
-    if (header == MAP_FAILED) return ENOMEM;
-    memory.header = header;
-    if (header->magic != MAGIC || header->layout != LAYOUT) {
-        if (ftruncate(fd, offset_of(0))) return errno;
-        *header = (struct header){.magic = MAGIC, .layout = LAYOUT};
-    }
-    if (fstat(fd, &is)) return errno;
-    while (!error && memory.count < SEGMENTS && offset_of(memory.count + 1) <= is.st_size) error = map_segment(memory.count);
-    return error;
+static void lock_to_change(unsigned shard) { pthread_rwlock_wrlock(&shards[shard].lock); }
+static void unlock(unsigned shard) { pthread_rwlock_unlock(&shards[shard].lock); }
+
+/* With the lock, and with buckets. */
+static void link_slot(unsigned shard, uint64_t hash, struct slot *slot) {
+    struct slot **by_name = &shards[shard].by_name[hash / SHARDS % shards[shard].bucket_count];
+    struct slot **by_id = &shards[shard].by_id[slot->id / SHARDS % shards[shard].bucket_count];
+    slot->next_by_name = *by_name;
+    *by_name = slot;
+    slot->next_by_id = *by_id;
+    *by_id = slot;
+    shards[shard].count++;
+    __atomic_add_fetch(&slot_count, 1, __ATOMIC_RELAXED);
+    if (slot->lookups) __atomic_add_fetch(&held_count, 1, __ATOMIC_RELAXED);
+    if (slot->opens) __atomic_add_fetch(&open_count, 1, __ATOMIC_RELAXED);
 }
 
-static int attach(int fd) {
-    detach();
-    memory.fd = fd < 0 ? memfd_create("hfs-table", MFD_CLOEXEC) : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    int error = memory.fd < 0 ? errno : take_over(memory.fd);
-    if (error && fd >= 0 && ftruncate(fd, COUNTS_BYTES)) error = errno; /* what is said from now on is not said there */
-    if (error) detach();
-    return error;
-}
-
-/* Of a segment that nobody uses; one of them stays, for whoever comes next. */
-static void give_back(uint32_t number) {
-    struct segment *segment = &memory.segments[number];
-    for (uint32_t i = 0; i < memory.count; i++)
-        if (i != number && !memory.segments[i].used && !memory.segments[i].is_removed && memory.segments[i].slot_bytes == segment->slot_bytes) {
-            if (madvise(segment->memory, (size_t)SEGMENT_BYTES, MADV_REMOVE)) return;
-            segment->unused = NULL;
-            segment->fresh = 0;
-            segment->is_removed = 1;
-            return;
-        }
-}
-
-/* With the lock. Nothing lies in a segment that was given back, nor in one that nobody has used. */
-static int is_hole(uint32_t number) {
-    off_t data = lseek(memory.fd, offset_of(number), SEEK_DATA);
-    return data < 0 || data >= offset_of(number) + SEGMENT_BYTES || posix_fallocate(memory.fd, offset_of(number), SEGMENT_BYTES);
-}
-
-/* With the lock: no more than so many are there. */
-static size_t most_there(void) {
-    size_t most = 0;
-    for (uint32_t i = 0; i < memory.count; i++) most += (memory.segments[i].is_removed = is_hole(i)) ? 0 : slots_of(&memory.segments[i]);
-    return most;
-}
-
-/* What is found there is told once, and the rest is free. Under other terms it is not known until when it is good. */
-int slots_attach(int fd, uint64_t terms, void (*expected)(size_t), int (*found)(struct slot *)) {
-    pthread_mutex_lock(&memory.lock);
-    int error = attach(fd), are_same = !error && memory.header->terms == terms;
-    expected(most_there());
-    for (uint32_t i = 0; i < memory.count; i++) {
-        struct segment *segment = &memory.segments[i];
-        if (segment->is_removed) continue;
-        segment->fresh = slots_of(segment);
-        for (uint32_t index = 0; index < segment->fresh; index++) {
-            struct slot *slot = slot_in(segment, index);
-            slot->segment = i;
-            slot->object = 0; /* which index numbers it is not known here */
-            if (!are_same) slot->until_ns = 0;
-            if (is_sound(segment, slot) && found(slot)) {
-                segment->used++;
-                continue;
-            }
-            slot->id = 0;
-            slot->next_by_name = segment->unused;
-            segment->unused = slot;
-        }
-        if (!segment->used) give_back(i);
-    }
-    if (!error) memory.header->terms = terms; /* last: who is killed before has changed nothing that is believed then */
-    pthread_mutex_unlock(&memory.lock);
-    return error;
-}
-
-/* With the lock: its memory is there. */
-static int have_memory(uint32_t number) {
-    struct segment *segment = &memory.segments[number];
-    int error = segment->is_removed ? posix_fallocate(memory.fd, offset_of(number), SEGMENT_BYTES) : 0;
-    if (!error) segment->is_removed = 0;
-    return error;
-}
-
-static int add_segment(int is_long) {
-    if (memory.fd < 0 && attach(-1)) return ENOMEM;
-    uint32_t number = memory.count;
-    uint8_t bit = (uint8_t)(1 << number % 8);
-    if (number == SEGMENTS) return ENOMEM;
-    uint8_t *are_long = &memory.header->are_long[number / 8];
-    *are_long = (uint8_t)(is_long ? *are_long | bit : *are_long & ~bit); /* before it is there */
-    return posix_fallocate(memory.fd, offset_of(number), SEGMENT_BYTES) ? ENOMEM : map_segment(number);
-}
-
-static struct segment *with_room(int is_long) {
-    for (uint32_t *at = &memory.roomy[is_long]; *at < memory.count; ++*at) {
-        struct segment *segment = &memory.segments[*at];
-        if ((segment->slot_bytes == LONG_BYTES) == is_long && segment->used < slots_of(segment) && !have_memory(*at)) return segment;
-    }
-    return add_segment(is_long) ? NULL : &memory.segments[memory.roomy[is_long] = memory.count - 1];
-}
-
-struct slot *slots_new(size_t name_size) {
-    pthread_mutex_lock(&memory.lock);
-    struct segment *segment = with_room(name_size > SHORT_BYTES - NAME_AT);
-    struct slot *slot = NULL;
-    if (segment) {
-        slot = segment->unused ? segment->unused : slot_in(segment, segment->fresh++);
-        if (segment->unused) segment->unused = slot->next_by_name;
-        segment->used++;
-        memset(slot, 0, segment->slot_bytes);
-        slot->segment = (uint32_t)(segment - memory.segments);
-    }
-    pthread_mutex_unlock(&memory.lock);
+/* Takes it out of both chains. With the lock. */
+static struct slot *unlink_slot(unsigned shard, struct slot *slot) {
+    uint64_t hash = name_key(slot->directory, slot->name, slot->name_size);
+    struct slot **by_name = place_of_name(shard, hash, slot->directory, slot->name, slot->name_size);
+    struct slot **by_id = place_of_id(shard, slot->id);
+    *by_name = slot->next_by_name;
+    *by_id = slot->next_by_id;
+    shards[shard].count--;
+    __atomic_sub_fetch(&slot_count, 1, __ATOMIC_RELAXED);
+    if (slot->lookups) __atomic_sub_fetch(&held_count, 1, __ATOMIC_RELAXED);
     return slot;
 }
 
-uint32_t slots_number(const struct slot *slot) {
-    const struct segment *segment = &memory.segments[slot->segment];
-    return slot->segment * MOST_SLOTS + (uint32_t)((size_t)((const char *)slot - segment->memory) / segment->slot_bytes);
+/* ---- Python's side ------------------------------------------------------------------------------------------------ */
+
+static void unlink_all(int are_freed) {
+    for (unsigned shard = 0; shard < SHARDS; shard++) {
+        lock_to_change(shard);
+        for (size_t i = 0; i < shards[shard].bucket_count; i++)
+            while (shards[shard].by_name[i]) {
+                struct slot *slot = unlink_slot(shard, shards[shard].by_name[i]);
+                if (are_freed) slot_free(slot);
+            }
+        free(shards[shard].by_name);
+        free(shards[shard].by_id);
+        shards[shard].by_name = shards[shard].by_id = NULL;
+        shards[shard].bucket_count = shards[shard].given = 0;
+        unlock(shard);
+    }
+    __atomic_store_n(&open_count, 0, __ATOMIC_RELAXED);
 }
 
-struct slot *slots_at(uint32_t number) { return slot_in(&memory.segments[number / MOST_SLOTS], number % MOST_SLOTS); }
+void slots_begin(uint64_t first) {
+    unlink_all(1);
+    first_id = first;
+    __atomic_store_n(&stateless, 0, __ATOMIC_RELEASE);
+}
 
-void slots_publish(struct slot *slot, uint64_t id) {
-    slot->checksum = checksum(slot, id);
-    __atomic_store_n(&slot->id, id, __ATOMIC_RELEASE);
+static int (*note_attached)(uint64_t directory);
+
+static int found(struct slot *slot) {
+    uint64_t hash = name_key(slot->directory, slot->name, slot->name_size);
+    unsigned shard = (unsigned)(hash % SHARDS);
+    lock_to_change(shard);
+    int is_new = has_buckets(shard) && shard_of_id(slot->id) == shard && !*place_of_id(shard, slot->id) &&
+                 !*place_of_name(shard, hash, slot->directory, slot->name, slot->name_size) && note_attached(slot->directory);
+    if (is_new) link_slot(shard, hash, slot);
+    uint64_t given = (slot->id - first_id) / SHARDS; /* by an earlier daemon with the same ids, as tests have it */
+    if (is_new && given < UINT64_C(1) << (IDS_BITS - SHARD_BITS) && shards[shard].given <= given) shards[shard].given = given + 1;
+    unlock(shard);
+    return is_new;
+}
+
+/* Doubled again and again, chains of ten million cost most of the time in which nobody is answered. */
+static void make_room(size_t expected) {
+    size_t count = FIRST_BUCKETS;
+    while (count * SHARDS < expected) count *= 2;
+    for (unsigned shard = 0; count > FIRST_BUCKETS && shard < SHARDS; shard++) grow_to(shard, count); /* or later */
+}
+
+int slots_attach(int fd, uint64_t terms, int (*note)(uint64_t directory)) {
+    unlink_all(0);
+    note_attached = note;
+    return slot_memory_attach(fd, terms, make_room, found);
+}
+
+void slots_become_stateless(void) { __atomic_store_n(&stateless, 1, __ATOMIC_RELEASE); }
+int slots_are_stateless(void) { return __atomic_load_n(&stateless, __ATOMIC_ACQUIRE); }
+
+int slots_put(uint64_t directory, const char *name, size_t size, const struct seen *seen, uint64_t object, int64_t until_ns,
+               uint64_t *id) {
+    if (!size || size > UINT8_MAX || !first_id) return EINVAL;
+    uint64_t hash = name_key(directory, name, size);
+    unsigned shard = (unsigned)(hash % SHARDS);
+    lock_to_change(shard);
+    int error = 0;
+    struct slot **at = place_of_name(shard, hash, directory, name, size);
+    if (at && *at) {
+        struct slot *slot = *at;
+        error = seen_have_one_version(&slot->seen, seen) ? EEXIST : ESTALE;
+        if (error == EEXIST) { /* as slot_memory.c has it */
+            uint32_t flags = slot->seen.flags | seen->flags;
+            __atomic_store_n(&slot->until_ns, 0, __ATOMIC_RELEASE);
+            __atomic_signal_fence(__ATOMIC_SEQ_CST);
+            slot->seen = *seen;
+            slot->seen.flags = flags;
+            if (object) slot->object = object;
+            __atomic_store_n(&slot->until_ns, until_ns, __ATOMIC_RELEASE);
+        }
+        *id = slot->id;
+        unlock(shard);
+        return error;
+    }
+    int has_id = shards[shard].given < UINT64_C(1) << (IDS_BITS - SHARD_BITS);
+    struct slot *slot = has_id && has_buckets(shard) ? slot_new(size) : NULL;
+    if (slot) {
+        *id = first_id + shards[shard].given++ * SHARDS + shard;
+        slot->directory = directory;
+        slot->object = object;
+        slot->until_ns = until_ns;
+        slot->seen = *seen;
+        slot->name_size = (uint8_t)size;
+        memcpy(slot->name, name, size);
+        slot_publish(slot, *id);
+        link_slot(shard, hash, slot);
+    } else {
+        error = ENOMEM;
+    }
+    unlock(shard);
+    return error;
+}
+
+/* With the lock, which is free then. */
+static struct slot *take(unsigned shard, struct slot **at) {
+    struct slot *taken = at && *at ? unlink_slot(shard, *at) : NULL;
+    unlock(shard);
+    return taken;
+}
+
+struct slot *slots_take(uint64_t directory, const char *name, size_t size) {
+    uint64_t hash = name_key(directory, name, size);
+    unsigned shard = (unsigned)(hash % SHARDS);
+    lock_to_change(shard);
+    return take(shard, place_of_name(shard, hash, directory, name, size));
+}
+
+struct slot *slots_take_id(uint64_t id) {
+    if (!slots_is_id(id)) return NULL;
+    lock_to_change(shard_of_id(id));
+    return take(shard_of_id(id), place_of_id(shard_of_id(id), id));
+}
+
+size_t slots_sweep(int64_t now_ns, size_t unheld_at_most, struct slot **taken, size_t room) {
+    unsigned shard = hand++ % SHARDS;
+    size_t count = 0, unheld = slots_count() - slots_held();
+    lock_to_change(shard);
+    for (size_t i = 0; i < shards[shard].bucket_count && count < room; i++) {
+        struct slot *next;
+        for (struct slot *slot = shards[shard].by_name[i]; slot && count < room; slot = next) {
+            next = slot->next_by_name;
+            if (slot->lookups || (slot->until_ns > now_ns && unheld <= unheld_at_most)) continue;
+            taken[count++] = unlink_slot(shard, slot);
+            unheld--;
+        }
+    }
+    unlock(shard);
+    return count;
+}
+
+int slots_expire(unsigned shard, const uint64_t *directories, size_t count, struct name_run *held) {
+    int error = 0;
+    lock_to_change(shard);
+    for (size_t i = 0; i < shards[shard].bucket_count; i++)
+        for (struct slot *slot = shards[shard].by_name[i]; slot; slot = slot->next_by_name) {
+            if (!ids_have(directories, count, slot->directory)) continue;
+            slot->until_ns = 0;
+            if (slot->lookups && names_add(held, slot->directory, slot->name, slot->name_size)) error = ENOMEM;
+        }
+    unlock(shard);
+    return error;
+}
+
+size_t slots_count(void) { return __atomic_load_n(&slot_count, __ATOMIC_RELAXED); }
+size_t slots_held(void) { return __atomic_load_n(&held_count, __ATOMIC_RELAXED); }
+size_t slots_open(void) { return __atomic_load_n(&open_count, __ATOMIC_RELAXED); }
+
+/* ---- answers ------------------------------------------------------------------------------------------------------ */
+
+static void refer(struct slot *slot, uint32_t more) {
+    if (__atomic_fetch_add(&slot->lookups, more, __ATOMIC_RELAXED) == 0) __atomic_add_fetch(&held_count, 1, __ATOMIC_RELAXED);
+}
+
+static void unrefer(struct slot *slot, uint32_t fewer) {
+    uint32_t now = __atomic_load_n(&slot->lookups, __ATOMIC_RELAXED), left;
+    do left = now > fewer ? now - fewer : 0;
+    while (!__atomic_compare_exchange_n(&slot->lookups, &now, left, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    if (now && !left) __atomic_sub_fetch(&held_count, 1, __ATOMIC_RELAXED);
+}
+
+/* Of one that says that it has no bytes Python sees whether it gives some, where that cannot be seen at its open. */
+static int is_sized(const struct slot *slot) { return slot->seen.size || !slots_are_stateless(); }
+
+/* With the lock for reading; NULL: nothing is locked. */
+static struct slot *hold_name(uint64_t directory, const char *name, size_t size) {
+    if (!slots_count()) return NULL;
+    uint64_t hash = name_key(directory, name, size);
+    unsigned shard = (unsigned)(hash % SHARDS);
+    lock_to_answer(&shards[shard].lock);
+    struct slot **at = place_of_name(shard, hash, directory, name, size), *slot = at ? *at : NULL;
+    if (!slot) unlock(shard);
+    return slot;
+}
+
+static void let_go(struct slot *slot) { unlock(shard_of_id(slot->id)); }
+int slots_look_up(uint64_t directory, const char *name, size_t size, int64_t now_ns,
+                   int (*reply)(const struct slot *, void *), void *context) {
+    struct slot *slot = hold_name(directory, name, size);
+    if (!slot) return 0;
+    int good = slot->until_ns > now_ns && is_sized(slot);
+    if (good) {
+        refer(slot, 1); /* before the reply: its FORGET may be read by another thread at once */
+        if (reply(slot, context)) unrefer(slot, 1);
+    }
+    let_go(slot);
+    return good;
+}
+
+static struct slot *hold_id(uint64_t id) {
+    if (!slots_is_id(id)) return NULL;
+    unsigned shard = shard_of_id(id);
+    lock_to_answer(&shards[shard].lock);
+    struct slot **at = place_of_id(shard, id), *slot = at ? *at : NULL;
+    if (!slot) unlock(shard);
+    return slot;
+}
+
+int slots_attributes(uint64_t id, int64_t now_ns, int (*reply)(const struct slot *, void *), void *context) {
+    struct slot *slot = hold_id(id);
+    if (!slot) return 0;
+    int good = slot->until_ns > now_ns && is_sized(slot);
+    if (good) reply(slot, context);
+    let_go(slot);
+    return good;
+}
+
+int slots_forget(uint64_t id, uint64_t count, int *is_held) {
+    struct slot *slot = hold_id(id);
+    if (!slot) return 0;
+    unrefer(slot, count > UINT32_MAX ? UINT32_MAX : (uint32_t)count);
+    *is_held = __atomic_load_n(&slot->lookups, __ATOMIC_RELAXED) != 0;
+    let_go(slot);
+    return 1;
+}
+
+void slots_opened(struct slot *slot, int more) {
+    uint32_t now = __atomic_add_fetch(&slot->opens, (uint32_t)more, __ATOMIC_ACQ_REL);
+    if (now == (more > 0)) __atomic_add_fetch(&open_count, more, __ATOMIC_RELAXED);
 }
 
 void slots_free(struct slot *slot) {
-    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
-    pthread_mutex_lock(&memory.lock);
-    uint32_t number = slot->segment;
-    struct segment *segment = &memory.segments[number];
-    slot->next_by_name = segment->unused;
-    segment->unused = slot;
-    uint32_t *roomy = &memory.roomy[segment->slot_bytes == LONG_BYTES];
-    if (number < *roomy) *roomy = number;
-    if (!--segment->used) give_back(number);
-    pthread_mutex_unlock(&memory.lock);
+    if (slot->opens) __atomic_sub_fetch(&open_count, 1, __ATOMIC_RELAXED);
+    slot_free(slot);
+}
+
+int slots_release(uint64_t id, void (*reply)(void *), void *context) {
+    struct slot *slot = hold_id(id);
+    if (!slot) return 0;
+    int is_open = __atomic_load_n(&slot->opens, __ATOMIC_ACQUIRE) != 0;
+    if (is_open) {
+        reply(context);
+        slots_opened(slot, -1);
+    }
+    let_go(slot);
+    return is_open;
+}
+
+struct slot *slots_find(uint64_t id) {
+    struct slot *slot = hold_id(id);
+    if (slot) let_go(slot);
+    return slot;
+}
+
+uint64_t slots_id(uint64_t directory, const char *name, size_t size) {
+    struct slot *slot = hold_name(directory, name, size);
+    if (!slot) return 0;
+    uint64_t id = slot->id;
+    let_go(slot);
+    return id;
+}
+
+int slots_place(uint64_t id, int64_t now_ns, struct slot_place *place) {
+    struct slot *slot = hold_id(id);
+    if (!slot) return 0;
+    int good = slot->until_ns > now_ns;
+    place->directory = slot->directory;
+    place->object = slot->object, place->opens = __atomic_load_n(&slot->opens, __ATOMIC_ACQUIRE);
+    place->seen = slot->seen;
+    place->name_size = slot->name_size;
+    memcpy(place->name, slot->name, slot->name_size);
+    place->name[slot->name_size] = 0;
+    let_go(slot);
+    return good;
+}
+
+int slots_seen(uint64_t directory, const char *name, size_t size, int64_t now_ns, struct seen *seen) {
+    struct slot *slot = hold_name(directory, name, size);
+    if (!slot) return 0;
+    int good = slot->until_ns > now_ns;
+    if (good && seen) *seen = slot->seen;
+    let_go(slot);
+    return good;
 }

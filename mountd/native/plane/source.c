@@ -55,20 +55,20 @@ void source_distrusts(uint64_t inode) {
     if (error && error != EEXIST) __atomic_store_n(&distrusts_all, 1, __ATOMIC_RELEASE);
 }
 
-static int is_ordinary(const struct lent *lent, const struct seen *seen) {
+static int is_ordinary(const struct delegated *delegated, const struct seen *seen) {
     const int64_t second = 1000000000, *seconds = seen->seconds;
-    if (!S_ISREG(seen->mode) || seen->device != lent->device) return 0;
+    if (!S_ISREG(seen->mode) || seen->device != delegated->device) return 0;
     if (__atomic_load_n(&distrusts_all, __ATOMIC_ACQUIRE) || (table_count(&distrusted) && table_has(&distrusted, seen->inode))) return 0;
     if (seconds[2] < 0 || seconds[2] > INT64_MAX / second - 1) return 0;
     if (seconds[1] < INT64_MIN / second + 1 || seconds[1] > INT64_MAX / second - 1) return 0;
-    return seconds[2] * second + seen->parts[2] <= (seen->parts[2] ? lent->settled_fine_ns : lent->settled_ns);
+    return seconds[2] * second + seen->parts[2] <= (seen->parts[2] ? delegated->settled_fine_ns : delegated->settled_ns);
 }
 
-static int look(const struct lent *lent, const char *name, struct seen *seen) {
+static int look(const struct delegated *delegated, const char *name, struct seen *seen) {
     struct statx found;
-    if (statx(lent->fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &found)) return errno;
+    if (statx(delegated->fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &found)) return errno;
     note(&found, seen);
-    return is_ordinary(lent, seen) ? SOURCE_OK : SOURCE_PYTHONS;
+    return is_ordinary(delegated, seen) ? SOURCE_OK : SOURCE_PYTHONS;
 }
 
 /* An ACL is a part of the version: a change of it moves the ctime. */
@@ -78,20 +78,20 @@ static int has_no_acl(int fd) {
 
 /* The kernel asks for the ACL where somebody else than the owner opens a file; and in the name of who has made an overlay,
  * of each file that is looked up there. What is known when it is staged is kept with its attributes, for later jobs. */
-static int will_be_asked(const struct lent *lent, const struct seen *seen) {
-    return __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED) || (overlay_is_on() && seen->uid != geteuid());
+static int will_be_asked(const struct delegated *delegated, const struct seen *seen) {
+    return __atomic_load_n(&delegated->wants_acls, __ATOMIC_RELAXED) || (overlay_is_on() && seen->uid != geteuid());
 }
 
-int source_look(struct lent *lent, const char *name, struct file *file) {
+int source_look(struct delegated *delegated, const char *name, struct file *file) {
     count(&source_counts.looks, 1);
-    int error = look(lent, name, &file->seen);
-    if (!error && __atomic_load_n(&lent->wants_acls, __ATOMIC_RELAXED)) {
-        int fd = openat(lent->fd, name, OPEN_TO_READ);
+    int error = look(delegated, name, &file->seen);
+    if (!error && __atomic_load_n(&delegated->wants_acls, __ATOMIC_RELAXED)) {
+        int fd = openat(delegated->fd, name, OPEN_TO_READ);
         if (fd >= 0 && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
         if (fd >= 0) close(fd);
     }
     if (!error) file->number = staged_find(&file->seen, &file->checksum);
-    __atomic_store_n(&lent->is_staged, file->number != 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&delegated->is_staged, file->number != 0, __ATOMIC_RELAXED);
     return file->number == STAGED_PYTHONS ? SOURCE_PYTHONS : error;
 }
 
@@ -142,22 +142,22 @@ void source_done(struct file *file) {
     pthread_mutex_unlock(&linked.lock);
 }
 
-static int fetch(const struct lent *lent, int fd, struct file *file) {
+static int fetch(const struct delegated *delegated, int fd, struct file *file) {
     struct statx before, after;
     if (statx(fd, "", AT_EMPTY_PATH, WANTED, &before)) return errno;
     note(&before, &file->seen);
-    if (!is_ordinary(lent, &file->seen)) return SOURCE_PYTHONS;
+    if (!is_ordinary(delegated, &file->seen)) return SOURCE_PYTHONS;
     if (before.stx_nlink > 1) begin_linked(file);
     file->number = staged_find(&file->seen, &file->checksum);
     if (file->number) return file->number == STAGED_PYTHONS ? SOURCE_PYTHONS : SOURCE_OK;
     size_t size = (size_t)file->seen.size;
-    if (size && size <= lent->largest) file->data = buffer_take(size);
+    if (size && size <= delegated->largest) file->data = buffer_take(size);
     if (size && !file->data) return SOURCE_OK;
     if (size) count(&source_counts.reads, 1), count(&source_counts.bytes, (int64_t)size);
     int error = read_whole(fd, file);
     if (!error && statx(fd, "", AT_EMPTY_PATH, IDENTITY, &after)) error = errno;
     if (!error && !is_same(&before, &after)) error = SOURCE_PYTHONS;
-    if (!error && will_be_asked(lent, &file->seen) && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
+    if (!error && will_be_asked(delegated, &file->seen) && has_no_acl(fd)) file->seen.flags = SEEN_NO_ACL;
     if (error) {
         buffer_give(file->data, size);
         file->data = NULL;
@@ -169,23 +169,23 @@ static int fetch(const struct lent *lent, int fd, struct file *file) {
     return SOURCE_OK;
 }
 
-int source_fetch(struct lent *lent, const char *name, struct file *file) {
+int source_fetch(struct delegated *delegated, const char *name, struct file *file) {
     file->data = NULL;
     file->number = 0;
     file->is_empty = 0;
     file->linked = NULL;
-    if (__atomic_load_n(&lent->is_staged, __ATOMIC_RELAXED)) { /* a stat costs the source less than an open */
-        int error = source_look(lent, name, file);
+    if (__atomic_load_n(&delegated->is_staged, __ATOMIC_RELAXED)) { /* a stat costs the source less than an open */
+        int error = source_look(delegated, name, file);
         if (error || file->number) return error;
-    } else if (lent->careful) { /* the client of a network file system knows it from the look-up, or does at the open */
-        int error = look(lent, name, &file->seen);
+    } else if (delegated->careful) { /* the client of a network file system knows it from the look-up, or does at the open */
+        int error = look(delegated, name, &file->seen);
         if (error) return error;
     }
     count(&source_counts.opens, 1);
-    int fd = openat(lent->fd, name, OPEN_TO_READ);
+    int fd = openat(delegated->fd, name, OPEN_TO_READ);
     if (fd < 0) return errno;
-    int error = fetch(lent, fd, file);
+    int error = fetch(delegated, fd, file);
     close(fd);
-    __atomic_store_n(&lent->is_staged, file->number != 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&delegated->is_staged, file->number != 0, __ATOMIC_RELAXED);
     return error;
 }

@@ -1,7 +1,7 @@
-/* Reads of leaves that have the number of an object: it is opened, read as far as it is in memory, and closed.
+/* Reads of slots that have the number of an object: it is opened, read as far as it is in memory, and closed.
  *
- * Only in a mount where opens do not reach us, of sources that never change: the leaf that the kernel reads by names its
- * object, as long as it is a leaf. Which objects are right is said by Python, which takes one out before
+ * Only in a mount where opens do not reach us, of sources that never change: the slot that the kernel reads by names its
+ * object, as long as it is a slot. Which objects are right is said by Python, which takes one out before
  * that changes or goes. A part of the pipeline, see fetch.h. Keeps no descriptors, and waits for no disk.
  */
 #include "fetch.h"

@@ -9,11 +9,11 @@
 
 int64_t waited_ns;
 
-struct waiter *waiter_of(const void *request, size_t size, uint64_t leaf) {
+struct waiter *waiter_of(const void *request, size_t size, uint64_t slot) {
     struct waiter *waiter = malloc(sizeof *waiter + size);
     if (!waiter) return NULL;
     waiter->next = NULL;
-    waiter->leaf = leaf;
+    waiter->slot = slot;
     waiter->since_ns = monotonic_ns();
     waiter->size = size;
     memcpy(waiter->request, request, size);

@@ -22,7 +22,7 @@ static struct {
     int wanted;  /* numbers of threads; atomic */
     char has[FETCH_WORKERS]; /* those that one has that is not given up; atomic */
     int device;
-    size_t homeless; /* what is being fetched ahead, at most, for which the cache has no room; atomic */
+    size_t unstored; /* what is being fetched ahead, at most, for which the cache has no room; atomic */
     size_t spare_bytes;
     size_t may_wait; /* for room: as many as fetch ahead, so that the others are there for readers */
 } workers;
@@ -62,8 +62,8 @@ static struct fetched *outcome_of(const struct job *job, const struct file *file
     struct fetched *outcome = calloc(1, sizeof *outcome);
     if (!outcome) return NULL;
     outcome->ahead = job->ahead;
-    outcome->directory = job->lent->entry.node;
-    outcome->generation = job->lent->generation;
+    outcome->directory = job->delegated->entry.node;
+    outcome->generation = job->delegated->generation;
     outcome->checksum = file->checksum;
     outcome->seen = file->seen;
     outcome->name_size = job->name_size;
@@ -117,13 +117,13 @@ static void told(const struct job *job, const struct file *file, enum fetched_ki
 /* Of a job that nobody waits for: whether to fetch, though the cache has no room. What finds none stays in memory until it
  * is read, if all that is under way fits besides what waits there; more would drive it out, to be read again. */
 static int has_place(const struct job *job) {
-    size_t largest = (size_t)job->lent->largest, under_way = __atomic_add_fetch(&workers.homeless, largest, __ATOMIC_ACQ_REL);
-    return contents_homeless() + under_way <= workers.spare_bytes / 2;
+    size_t largest = (size_t)job->delegated->largest, under_way = __atomic_add_fetch(&workers.unstored, largest, __ATOMIC_ACQ_REL);
+    return contents_unstored() + under_way <= workers.spare_bytes / 2;
 }
 
 static int ask_source(const struct job *job, struct file *file) {
     int error = user_enter() ? SOURCE_PYTHONS : 0;
-    if (!error) error = job->goal == JOB_LOOK ? source_look(job->lent, job->name, file) : source_fetch(job->lent, job->name, file);
+    if (!error) error = job->goal == JOB_LOOK ? source_look(job->delegated, job->name, file) : source_fetch(job->delegated, job->name, file);
     user_leave();
     return error;
 }
@@ -138,7 +138,7 @@ static int get(struct job *job, struct file *file, int *is_without_room) {
         count(&reader_waits.count, 1);
         return error;
     }
-    if (!*is_without_room && !store_has_room((size_t)job->lent->largest)) {
+    if (!*is_without_room && !store_has_room((size_t)job->delegated->largest)) {
         *is_without_room = 1;
         if (!has_place(job)) return SOURCE_PYTHONS;
     }
@@ -159,7 +159,7 @@ static void answer_waiters(const struct job *job, const struct seen *seen, struc
         waiters_to_python(waiters);
         return;
     }
-    struct leaf_place place = {.directory = job->lent->entry.node, .seen = *seen, .name_size = job->name_size};
+    struct slot_place place = {.directory = job->delegated->entry.node, .seen = *seen, .name_size = job->name_size};
     memcpy(place.name, job->name, job->name_size);
     fetch_again(waiters_answer(waiters, workers.device, &place, buffer));
 }
@@ -185,7 +185,7 @@ static void run(struct job *job, char *buffer) {
         buffer_give(file.data, (size_t)file.seen.size);
     }
     source_done(&file);
-    if (is_without_room) __atomic_sub_fetch(&workers.homeless, (size_t)job->lent->largest, __ATOMIC_ACQ_REL);
+    if (is_without_room) __atomic_sub_fetch(&workers.unstored, (size_t)job->delegated->largest, __ATOMIC_ACQ_REL);
 }
 
 static int take(int number) {
@@ -251,7 +251,7 @@ static int start_missing(void) {
     return error;
 }
 
-size_t workers_homeless(void) { return contents_homeless() + __atomic_load_n(&workers.homeless, __ATOMIC_ACQUIRE); }
+size_t workers_unstored(void) { return contents_unstored() + __atomic_load_n(&workers.unstored, __ATOMIC_ACQUIRE); }
 
 int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) {
     if (!checksum_is_available()) return ENOSYS;
@@ -262,7 +262,7 @@ int workers_start(int device, int count, int ahead_at_most, size_t ahead_bytes) 
     workers.device = device;
     workers.spare_bytes = ahead_bytes / 2;
     workers.may_wait = (size_t)ahead_at_most;
-    owned_begin();
+    reserved_begin();
     jobs_begin((size_t)ahead_at_most, ahead_bytes);
     for (int number = 0; number < FETCH_WORKERS; number++) leave(number);
     __atomic_store_n(&workers.wanted, count, __ATOMIC_RELEASE);

@@ -241,14 +241,14 @@ async def test_a_file_of_one_chunk_is_found_without_waiting(tmp_path: Path) -> N
         assert file.superseded
 
 
-async def test_some_objects_are_lent_by_chance(tmp_path: Path) -> None:
+async def test_some_objects_are_published_by_chance(tmp_path: Path) -> None:
     async with healthy_staging(tmp_path) as staging:
         for seed in range(1, 6):
             file = await stage(staging, seed, SIZE)
         folder = Path(object_path(staging, file)).parent
         (folder / "7.not-ours-1").write_bytes(b"x")
-        assert await staging.lender.lend_some(64, lambda fd: os.fstat(fd).st_size) == [SIZE] * 5
-        assert len(await staging.lender.lend_some(3, int)) == 3
+        assert await staging.publisher.publish_some(64, lambda fd: os.fstat(fd).st_size) == [SIZE] * 5
+        assert len(await staging.publisher.publish_some(3, int)) == 3
 
 
 async def test_objects_are_read_ahead_where_memory_does_not_have_them(tmp_path: Path) -> None:

@@ -162,9 +162,9 @@ async def test_nobody_is_given_the_object_of_an_encoded_file(tmp_path: Path) -> 
         assert raw.durable
         assert raw.plain
         assert not file.durable
-        assert staging.lender.lend_nowait(file, os.dup) is None
+        assert staging.publisher.publish_nowait(file, os.dup) is None
         with pytest.raises(StagingError, match="not staged as a whole"):
-            await staging.lender.lend(file, os.dup)
+            await staging.publisher.publish(file, os.dup)
         await staging.reader.will_need([(file, Extent(0, SIZE)), (raw, Extent(0, SIZE))])
 
 

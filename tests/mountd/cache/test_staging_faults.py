@@ -254,6 +254,6 @@ async def test_an_object_that_cannot_be_opened_is_not_sound_and_fails_nobody(tmp
         await stage(staging, 1)
         file = await staging.files.get(version_of(1, SIZE), b"f")
         disk.open_cached = lambda _number: None  # type: ignore[method-assign]  # only here
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
         disk.opens_fail_with = number
-        assert not await staging.lender.is_sound(file)
+        assert not await staging.publisher.is_sound(file)

@@ -62,7 +62,7 @@ def rot(staging: Cache, file: StagedFile, offset: int, monkeypatch: pytest.Monke
         stamp = real(fd, size)
         return Stamp(before.st_ino, before.st_ctime_ns) if stamp == found else stamp
 
-    for user in ("objects.changes", "objects.reads", "reader", "lender", "evictions"):
+    for user in ("objects.changes", "objects.reads", "reader", "publisher", "evictions"):
         monkeypatch.setattr(f"hfs.mountd.cache.{user}.stamp_of", as_before)
 
 
@@ -100,8 +100,8 @@ async def test_what_rots_without_a_trace_is_found_and_dropped(
             await stage(staging, seed)
         rotten = await staging.files.get(version_of(2, SIZE))
         rot(staging, rotten, offset, monkeypatch)
-        assert await staging.lender.is_sound(rotten)  # nothing tells
-        assert await staging.lender.lend(rotten, int) >= 0
+        assert await staging.publisher.is_sound(rotten)  # nothing tells
+        assert await staging.publisher.publish(rotten, int) >= 0
         await round_ended(staging)
         assert list(rotten.present) == [index for index in range(4) if index != offset // CHUNK_BYTES]
         assert not rotten.durable
@@ -188,7 +188,7 @@ async def test_it_makes_changed_objects_believed_again(tmp_path: Path) -> None:
     metrics = Metrics()
     async with healthy_staging(tmp_path, metrics=metrics) as staging:
         for seed, size in ((1, SIZE), (2, 5000)):
-            assert await staging.lender.is_sound(await staging.files.get(version_of(seed, size)))
+            assert await staging.publisher.is_sound(await staging.files.get(version_of(seed, size)))
         assert metrics["staged_verified_bytes"] == 0
 
 

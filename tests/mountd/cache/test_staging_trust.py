@@ -51,14 +51,14 @@ async def read_all(staging: Cache, file: StagedFile) -> None:
 async def test_an_object_as_it_was_left_is_believed_at_once(tmp_path: Path, size: int) -> None:
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1, size)
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
         with open(object_path(staging, file), "rb") as left:
             assert file.recorded == file.stamp == stamp_of(left.fileno(), size)
     metrics = Metrics()
     async with healthy_staging(tmp_path, metrics=metrics) as staging:
         file = await staging.files.get(version_of(1, size))
-        assert await staging.lender.is_sound(file)
-        assert await staging.lender.lend(file, int) >= 0
+        assert await staging.publisher.is_sound(file)
+        assert await staging.publisher.publish(file, int) >= 0
         assert metrics["staged_verified_bytes"] == 0
         await read_all(staging, file)  # what we read ourselves is verified all the same, once
         await read_all(staging, file)
@@ -75,18 +75,18 @@ async def test_one_that_was_touched_is_verified_and_believed_again(tmp_path: Pat
     async with healthy_staging(tmp_path, metrics=metrics) as staging:
         file = await staging.files.get(version_of(1, size))
         with pytest.raises(StagingError, match="changed"):
-            await staging.lender.lend(file, int)
-        assert not await staging.lender.is_sound(file)
-        assert staging.lender.lend_nowait(file, int) is None
+            await staging.publisher.publish(file, int)
+        assert not await staging.publisher.is_sound(file)
+        assert staging.publisher.publish_nowait(file, int) is None
         staging.files.pin(file)
         await staging.verifying.wait_verified(file)
         staging.files.unpin(file)
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
         assert (metrics["staged_verified_bytes"], metrics["staged_changed"]) == (size, 1)
         assert metrics["staged_checksum_failures"] == 0
     metrics = Metrics()
     async with healthy_staging(tmp_path, metrics=metrics) as staging:
-        assert await staging.lender.is_sound(await staging.files.get(version_of(1, size)))
+        assert await staging.publisher.is_sound(await staging.files.get(version_of(1, size)))
         assert metrics["staged_verified_bytes"] == 0
 
 
@@ -97,14 +97,14 @@ async def test_of_a_changed_object_the_right_chunks_stay(tmp_path: Path, logs: L
     overwrite(path, CHUNK_BYTES + 7, b"other")
     async with healthy_staging(tmp_path) as staging:
         file = await staging.files.get(version_of(1, SIZE), b"f")
-        assert not await staging.lender.is_sound(file)
+        assert not await staging.publisher.is_sound(file)
         await staging.verifying.wait_verified(file)
         assert list(file.present) == [0, 2, 3]
         await staging.reclaimer.wait_idle()
         assert put(staging, file, 1)
         await staging.committer.wait_committed()
         await read_all(staging, file)
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
 
 
 async def test_what_is_changed_while_it_is_used_is_verified_again(tmp_path: Path, logs: Logs) -> None:
@@ -141,7 +141,7 @@ async def test_our_own_changes_are_no_reason_to_verify(tmp_path: Path) -> None:
         assert file.stamp is not None
         assert put(staging, file, 2)
         await staging.committer.wait_committed()
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
         assert (metrics["staged_verified_bytes"], metrics["staged_changed"]) == (0, 0)
 
 
@@ -164,13 +164,13 @@ async def test_a_crash_between_our_change_and_its_record_means_only_that_it_is_v
         await staging.ready.wait()
         file = await staging.files.get(version_of(1, SIZE), b"f")
         assert list(file.committed) == [0]
-        assert not await staging.lender.is_sound(file)
+        assert not await staging.publisher.is_sound(file)
         check_contents(1, 0, await staging.reader.read(file, Extent(0, 100)))
         assert metrics["staged_verified_bytes"] == CHUNK_BYTES
         for index in (1, 2, 3):
             assert put(staging, file, index)
         await staging.committer.wait_committed()
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
 
 
 async def test_stamps_that_cannot_be_entered_are_not_believed(tmp_path: Path, logs: Logs) -> None:
@@ -214,10 +214,10 @@ async def test_objects_of_an_older_cache_are_verified_once(tmp_path: Path) -> No
         async with healthy_staging(tmp_path, metrics=metrics) as staging:
             for seed, size in ((1, SIZE), (2, SMALL)):
                 file = await staging.files.get(version_of(seed, size), b"f")
-                assert await staging.lender.is_sound(file) == (not verified)
+                assert await staging.publisher.is_sound(file) == (not verified)
                 if verified:
                     await staging.verifying.wait_verified(file)
-                assert await staging.lender.is_sound(file)
+                assert await staging.publisher.is_sound(file)
             assert metrics["staged_verified_bytes"] == verified
 
 
@@ -268,14 +268,14 @@ async def test_a_file_system_of_whole_seconds_is_never_believed(
         found = stamp_of(fd, size)
         return found and found._replace(ctime_ns=found.ctime_ns // 10**9 * 10**9)
 
-    for user in ("objects.changes", "objects.reads", "reader", "lender"):
+    for user in ("objects.changes", "objects.reads", "reader", "publisher"):
         monkeypatch.setattr(f"hfs.mountd.cache.{user}.stamp_of", whole_seconds)
     async with healthy_staging(tmp_path) as staging:
         file = await stage(staging, 1)
-        assert await staging.lender.is_sound(file)
+        assert await staging.publisher.is_sound(file)
         assert file.recorded is None
     async with healthy_staging(tmp_path) as staging:
-        assert not await staging.lender.is_sound(await staging.files.get(version_of(1, SIZE), b"f"))
+        assert not await staging.publisher.is_sound(await staging.files.get(version_of(1, SIZE), b"f"))
 
 
 # -- Who reads a file from its beginning finds the next chunks verified; who reads at random pays for its own alone --

@@ -172,12 +172,12 @@ async def test_of_what_others_have_changed_a_newer_generation_is_not_told(tmp_pa
         files = [await stage(staging, seed) for seed in (1, 2)]
         before = maker.number()
         os.utime(object_path(staging, files[0]))
-        assert not await staging.lender.is_sound(files[0])
+        assert not await staging.publisher.is_sound(files[0])
         await trio.sleep(LATER_S)
         assert maker.number() == before, "nobody was told of it"
         assert told(staging, files[1])
         os.utime(object_path(staging, files[1]))
-        assert not await staging.lender.is_sound(files[1])
+        assert not await staging.publisher.is_sound(files[1])
         await trio.sleep(LATER_S)
         assert maker.number() == before + 1
 

@@ -1,4 +1,4 @@
-"""Single-flight: one fetch for many waiters, whoever of them leaves."""
+"""Single-flight: one fetch for many waiters, whoever of them slots."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ async def test_who_wants_to_hear_of_reads_hears_of_them() -> None:
         parts.recorder.start()
         await trio.sleep(1)
         assert not plane.reads
-        assert plane.staged_in == -1, "reads of leaves come to us too"
+        assert plane.staged_in == -1, "reads of slots come to us too"
         assert parts.read_path.read_nowait(handle, 0, 10) is not None
         assert not plane.reads, "a recording goes on"
         nursery.cancel_scope.cancel()

@@ -163,7 +163,7 @@ def test_what_an_earlier_daemon_kept_for_opens_that_did_not_come_is_closed(monke
     file = StagedFile(Version(ID, 11, SIZE, 1, 1), SIZE, b"f")
     passthrough = Passthrough(nothing, Metrics())
     passthrough.start(5)
-    passthrough.adopt(file, 4, 99)
+    passthrough.attach(file, 4, 99)
     for number in (3, 4, 700):
         passthrough.lose(number)
     passthrough.close_lost(2)

@@ -89,7 +89,7 @@ def test_who_is_told_of_an_open(thread_id: int, size: int, planned: bool, told: 
     plans: Any = SimpleNamespace(opened=lambda *_, **__: heard.append("plans") or planned)
     siblings: Any = SimpleNamespace(opened=lambda *_, **__: heard.append("siblings"))
     nothing: Any = None
-    pipeline: Any = SimpleNamespace(lend_soon=lambda _directory: heard.append("pipeline"))
+    pipeline: Any = SimpleNamespace(delegate_soon=lambda _directory: heard.append("pipeline"))
     node: Any = SimpleNamespace(parent="directory")
     observers = OpenObservers(recorder, plans, siblings, nothing, pipeline, nothing, lambda thread: thread == LOOKS)
     file: Any = SimpleNamespace(size=size, chunk_bytes=100, present=set())

@@ -25,7 +25,7 @@ class Nodes:
 
     def node(self, node_id: int) -> Any:
         if node_id not in self.known:
-            raise SourceError(2, "a leaf")
+            raise SourceError(2, "a slot")
         return self.known[node_id]
 
 
@@ -97,7 +97,7 @@ async def test_a_process_is_started_only_where_files_are_in_use(
     monkeypatch.setattr(residency, "resident", resident)
     files = [a_file("used", opens=opens), a_file("looked-up", opens=0)]
     namespace: Any = SimpleNamespace(nodes=SimpleNamespace(files=lambda: iter(files)))
-    nothing: Any = SimpleNamespace(lender=None)
+    nothing: Any = SimpleNamespace(publisher=None)
     async with trio.open_nursery() as nursery:
         sample = Residency(cast("Namespace", namespace), nothing, "/m", nursery, lambda: False)
         await sample.refresh()
@@ -108,14 +108,14 @@ async def test_a_process_is_started_only_where_files_are_in_use(
 
 @pytest.mark.parametrize("reads_objects", [False, True])
 async def test_staged_files_are_looked_at_where_the_kernel_reads_them_by_itself(reads_objects: bool) -> None:
-    async def lend_some(at_most: int, _use: object) -> list[tuple[int, int] | None]:
+    async def publish_some(at_most: int, _use: object) -> list[tuple[int, int] | None]:
         await trio.lowlevel.checkpoint()
         assert at_most > 2
         return looks
 
     looks: list[tuple[int, int] | None] = [(40, 100), (7, 7)]
     namespace: Any = SimpleNamespace(nodes=SimpleNamespace(files=lambda: iter(())))
-    cache: Any = SimpleNamespace(lender=SimpleNamespace(lend_some=lend_some))
+    cache: Any = SimpleNamespace(publisher=SimpleNamespace(publish_some=publish_some))
     async with trio.open_nursery() as nursery:
         sample = Residency(cast("Namespace", namespace), cache, None, nursery, lambda: reads_objects)
         await sample.refresh()

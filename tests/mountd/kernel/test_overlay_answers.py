@@ -1,4 +1,4 @@
-"""What overlays are told of leaves, without Python, asked as the kernel asks: of each object whether it is there, and
+"""What overlays are told of slots, without Python, asked as the kernel asks: of each object whether it is there, and
 then where; what was told is heard of, and what is to go is told to nobody."""
 
 import errno
@@ -12,7 +12,7 @@ import pytest
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import seen_names
-from hfs.mountd.kernel import DataPlane, KnownObject, PlaneLeaves, SmallFetches, XattrAnswers
+from hfs.mountd.kernel import DataPlane, KnownObject, SlotTable, SmallFetches, XattrAnswers
 from hfs.policies.iomode import SMALL_BYTES
 from tests.support.plane_kernel import Kernel, serving
 
@@ -22,20 +22,20 @@ NONE = errno.ENODATA
 
 
 class Plane:
-    """With one staged leaf, of object 5."""
+    """With one staged slot, of object 5."""
 
     def __init__(self, kernel: Kernel, data_plane: DataPlane, objects: Path) -> None:
         self.kernel, self.data_plane, self.objects = kernel, data_plane, objects
-        leaves = PlaneLeaves(data_plane)
+        slots = SlotTable(data_plane)
         self.answers = XattrAnswers()
         self.answers.tell_overlays(True)
         (objects / "05").mkdir(parents=True)
         self.object = objects / "05" / "5"
         self.object.write_bytes(b"staged")
         self.directory = os.open(objects, os.O_RDONLY)
-        self.leaves, self.fetches = leaves, SmallFetches()
+        self.slots, self.fetches = slots, SmallFetches()
         self.fetches.store_in(self.directory, 0)
-        leaves.begin(FIRST)
+        slots.begin(FIRST)
         self.know(5, 70, self.object)
         (self.node,) = self.nodes(3, [b"a"], 70, 6)
 
@@ -45,11 +45,11 @@ class Plane:
         self.fetches.know([KnownObject(number, found.st_ino, 0, inode, found.st_size, found.st_ctime_ns, 2, 3)])
 
     def nodes(self, directory: int, names: list[bytes], inode: int, size: int) -> list[int]:
-        """Of leaves whose inodes begin with this one."""
+        """Of slots whose inodes begin with this one."""
         plain = Attributes(stat.S_IFREG | 0o640, inode, 1, 1000, 100, 0, size, 8, 4096, 1, 2, 3)
         attributes = [plain._replace(inode=inode + number) for number in range(len(names))]
         seen = seen_names(names, attributes, 0)
-        assert self.leaves.put(directory, seen, bytearray(len(names)), valid_s=1000) == (len(names), [])
+        assert self.slots.put(directory, seen, bytearray(len(names)), valid_s=1000) == (len(names), [])
         found = [self.kernel.look_up(directory, name) for name in names]
         return [each[0] for each in found if each is not None]
 
@@ -70,8 +70,8 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
         yield made
         made.answers.tell_overlays(False)
         made.answers.tell_again([5])
-        made.leaves.begin(0)
-        made.leaves.take(3, b"a")
+        made.slots.begin(0)
+        made.slots.take(3, b"a")
         data_plane.take_object(5)
         SmallFetches().store_in(-1, 0)
         os.close(made.directory)
@@ -108,7 +108,7 @@ def test_what_is_to_go_is_told_no_more_but_who_heard_of_it_finds_it(plane: Plane
 def test_what_python_is_asked_for_next_python_says_all_of(plane: Plane) -> None:
     """The other object, perhaps, that it has by now."""
     assert plane.told(METACOPY) == [b""]
-    plane.leaves.take(3, b"a")
+    plane.slots.take(3, b"a")
     assert plane.told(REDIRECT) == [b"/05/5"], "its look-up would fail"
     assert plane.told(METACOPY, REDIRECT) == [None, None]
 
@@ -136,7 +136,7 @@ def test_nodes_that_share_a_place_have_nothing_to_do_with_each_other(plane: Plan
     os.utime(plane.object)
     assert plane.told(REDIRECT) == [b"/05/5"]
     for name in names:
-        plane.leaves.take(4, name)
+        plane.slots.take(4, name)
 
 
 def test_what_may_have_several_chunks_is_pythons(plane: Plane) -> None:
@@ -146,7 +146,7 @@ def test_what_may_have_several_chunks_is_pythons(plane: Plane) -> None:
     plane.know(261, 90, large.rename(plane.objects / "05" / "261"))
     (node,) = plane.nodes(4, [b"large"], 90, SMALL_BYTES + 1)
     assert plane.kernel.xattr(node, METACOPY) is None
-    plane.leaves.take(4, b"large")
+    plane.slots.take(4, b"large")
     plane.data_plane.take_object(261)
 
 

@@ -44,7 +44,7 @@ def test_an_open_and_its_close(served: tuple[DataPlane, Kernel]) -> None:
     assert (counts.open, counts.opened) == (0, 1)
     assert 0 < counts.last_ns <= time.monotonic_ns()
     assert kernel.open(5) is None
-    plane.free_slot(slot)
+    plane.free_counter(slot)
     events, lost = plane.take_events()
     assert ([(event.node_id, event.thread_id) for event in events][-1:], lost) == ([(5, 7)], 0)
 
@@ -63,7 +63,7 @@ def test_an_object_that_was_changed_is_not_given_out(served: tuple[DataPlane, Ke
     (tmp_path / "object").write_bytes(b"as it was left")
     assert kernel.open(5) is None, "another file"
     assert plane.take_opens(5).open == 1
-    plane.free_slot(slot)
+    plane.free_counter(slot)
     os.close(directory_fd)
 
 
@@ -99,7 +99,7 @@ def test_past_its_time_it_is_asked_for(served: tuple[DataPlane, Kernel]) -> None
     assert slot is not None
     assert kernel.open(5) is None
     plane.take_opens(5)
-    plane.free_slot(slot)
+    plane.free_counter(slot)
 
 
 def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
@@ -108,14 +108,14 @@ def test_the_counts_outlive_a_daemon(served: tuple[DataPlane, Kernel]) -> None:
     memory = os.memfd_create("counts")
     assert plane.attach(memory) == ({}, {})
     plane.start(kernel.device, 1)
-    slot = plane.put_opens(6, 77, size=10, valid_s=1000, backing=None)
-    assert slot is not None
+    counter = plane.put_opens(6, 77, size=10, valid_s=1000, backing=None)
+    assert counter is not None
     plane.stop()
     again = DataPlane()
     ((handle, counted),) = again.attach(memory).handles.items()
-    assert (handle, counted.slot, counted.open) == (77, slot, 0)
+    assert (handle, counted.counter, counted.open) == (77, counter, 0)
     plane.take_opens(6)
-    again.free_slot(slot)
+    again.free_counter(counter)
     assert again.attach(memory) == ({}, {})
     os.close(memory)
     assert plane.attach(-1) == ({}, {})
@@ -146,8 +146,8 @@ def test_it_is_the_plain_dictionary(served: tuple[DataPlane, Kernel], steps: lis
             mine, its = slots.pop(node)
             found, expected = plane.take_opens(node), model.take_opens(node)
             assert found[:2] == OpenCounts(*expected)[:2]
-            plane.free_slot(mine)
-            model.free_slot(its)
+            plane.free_counter(mine)
+            model.free_counter(its)
         elif step == "open":
             answer, handle = kernel.open(node), model.open(node)
             assert (answer[0] if answer is not None else None) == handle
@@ -160,4 +160,4 @@ def test_it_is_the_plain_dictionary(served: tuple[DataPlane, Kernel], steps: lis
             assert plane.count(mine) == model.count(its), its_node
     for node, (mine, _) in slots.items():
         plane.take_opens(node)
-        plane.free_slot(mine)
+        plane.free_counter(mine)

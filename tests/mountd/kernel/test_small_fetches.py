@@ -16,7 +16,7 @@ from hfs.mountd.kernel import (
     Fetched,
     FetchKind,
     KnownObject,
-    PlaneLeaves,
+    SlotTable,
     SmallFetches,
     let_go_of_staged_bytes,
 )
@@ -40,13 +40,13 @@ def served(tmp_path: Path) -> Iterator[tuple[DataPlane, SmallFetches, Kernel]]:
     source_fd, cache_fd = (os.open(tmp_path / name, os.O_RDONLY) for name in ("source", "cache"))
     fetches = SmallFetches()
     with serving() as (plane, kernel):
-        leaves = PlaneLeaves(plane)
-        leaves.begin(FIRST)
+        slots = SlotTable(plane)
+        slots.begin(FIRST)
         fetches.start(-1, 2, ahead_threads=2, ahead_bytes=1)  # no bytes stay in memory
         fetches.store_in(cache_fd, 0)
         fetches.grant(range(10, LAST))
         fetches.grant_room(1 << 20)
-        assert fetches.lend(
+        assert fetches.delegate(
             DIRECTORY,
             source_fd,
             os.fstat(source_fd).st_dev,
@@ -59,7 +59,7 @@ def served(tmp_path: Path) -> Iterator[tuple[DataPlane, SmallFetches, Kernel]]:
             prefix=b"",
         )
         yield plane, fetches, kernel
-        leaves.unlend(DIRECTORY)
+        slots.recall_directory(DIRECTORY)
         fetches.stop(10)
         for number in range(LAST):
             plane.take_object(number)
@@ -73,7 +73,7 @@ def fetched(fetches: SmallFetches, *names: bytes) -> dict[bytes, Fetched]:
     found: dict[bytes, Fetched] = {}
     while len(found) < len(names):
         assert select.select([EXTENSION.plane_news_fd(News.FETCHED)], [], [], 10)[0]
-        EXTENSION.plane_news_heard(News.FETCHED)
+        EXTENSION.plane_news_read(News.FETCHED)
         found.update((one.name, one) for one in fetches.take_fetched())
     return found
 

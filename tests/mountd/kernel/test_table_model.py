@@ -1,7 +1,7 @@
 """The table of regular files against a plain dictionary (tests/support/table_model.py) and the source itself.
 
-A kernel asks at random while directories are listed and lent, files change, the engine fetches, and Python takes and
-sweeps. For each request the model says whether it is answered or Python's, and with what: nobody is told bytes of
+A kernel asks at random while directories are listed and delegated, files change, the engine fetches, and Python takes
+and sweeps. For each request the model says whether it is answered or Python's, and with what: nobody is told bytes of
 another version than the one that its node id stands for. The kernel asks as a real one does: it closes what it has
 opened, forgets nothing that it has open, and reads no file without bytes.
 """
@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from hfs.mountd.core.seen import attributes_of, seen_names
-from hfs.mountd.kernel import FetchKind, Leaf, PlaneLeaves, SmallFetches
+from hfs.mountd.kernel import FetchKind, SlotTable, SmallFetches, TakenSlot
 from hfs.mountd.kernel.small_fetches import let_go_of_staged_bytes
 from tests.support.examples import examples
 from tests.support.pattern import write_pattern
@@ -45,7 +45,7 @@ READS = {"read": (0, 20_000), "read some": (1, 100), "read more": (4095, 4096), 
 ACTS = st.lists(st.sampled_from([*["open"] * 3, "close", "close", "again", "stat", *READS]), min_size=2, max_size=9)
 PLACES = st.tuples(st.sampled_from(DIRECTORIES), st.sampled_from(NAMES))
 DECISIONS = st.sampled_from(
-    ["put", "lend", "call_back", "expire", "sweep", "take", "evict", "trim", "become_stateless"]
+    ["put", "delegate", "call_back", "expire", "sweep", "take", "evict", "trim", "become_stateless"]
 )
 UNTIL = st.sampled_from([Until.GOOD, Until.GOOD, Until.GOOD, Until.PAST])
 SIZE = st.sampled_from([5, 4096, 5000, 0, LARGEST + 1])
@@ -84,7 +84,7 @@ class Table(RuleBasedStateMachine):
         self.stack.callback(os.close, self.counts_fd)
         self.plane, self.kernel = self.stack.enter_context(serving(self.counts_fd))
         self.kernel.pid = 0  # it is not guessed what this thread does next
-        self.table = PlaneLeaves(self.plane)
+        self.table = SlotTable(self.plane)
         self.table.begin(next(ids))
         self.before = SmallFetches().figures()
         self.engine = SettledEngine(self.kernel, self.folder, largest_bytes=LARGEST)
@@ -99,7 +99,7 @@ class Table(RuleBasedStateMachine):
         for place, size in zip(itertools.product(DIRECTORIES, NAMES), sizes, strict=True):
             self.write(place, size, anew=False)
         for place in itertools.product(DIRECTORIES, NAMES[:1]):
-            self.lend(place, 0, Until.GOOD)
+            self.delegate(place, 0, Until.GOOD)
             self.look_up(place, [])
 
     def some(self, which: int) -> int:
@@ -144,14 +144,14 @@ class Table(RuleBasedStateMachine):
         expected = errors.count(0), [index for index, error in enumerate(errors) if error == errno.ESTALE]
         assert self.table.put(directory, seen, bytearray(len(found)), valid_s=until.valid_s) == expected
 
-    def lend(self, place: Place, which: int, until: Until) -> None:
+    def delegate(self, place: Place, which: int, until: Until) -> None:
         directory, settled, careful, valid_s = place[0], which != 1, which % 2 == 0, max(0.0, until.valid_s)
         generation, path = next(loans), self.model.source / str(directory)
-        self.model.lend(directory, generation, until, settled=settled)
-        self.engine.lend_folder(directory, path, generation, valid_s=valid_s, settled=settled, careful=careful)
+        self.model.delegate(directory, generation, until, settled=settled)
+        self.engine.delegate_folder(directory, path, generation, valid_s=valid_s, settled=settled, careful=careful)
 
     def call_back(self, place: Place, which: int, _until: Until) -> None:
-        asked = self.table.unlend if which % 2 else self.table.lent_leaves
+        asked = self.table.recall_directory if which % 2 else self.table.delegated_slots
         assert asked(place[0]) == self.model.take_entered(place[0], is_over=which % 2 == 1)
 
     def expire(self, place: Place, which: int, _until: Until) -> None:
@@ -176,19 +176,19 @@ class Table(RuleBasedStateMachine):
         else:
             self.took(self.table.take_id(self.some(which)), self.model.by_id(self.some(which)))
 
-    def took(self, leaf: Leaf | None, slot: Slot | None) -> None:
-        assert (leaf is None) == (slot is None)
-        if leaf is None or slot is None:
+    def took(self, taken: TakenSlot | None, slot: Slot | None) -> None:
+        assert (taken is None) == (slot is None)
+        if taken is None or slot is None:
             return
-        self.tell(leaf.node_id, slot)
-        assert (leaf.directory_id, leaf.name, leaf.look_ups) == (*slot.place, slot.look_ups)
-        assert (leaf.valid_s > 0) == (slot.until is Until.GOOD)
-        assert told(attributes_of(leaf.seen, 0)) == told(slot.attributes)
-        assert leaf.opens == (slot.content.opens if slot.content is not None else 0) == self.handles[leaf.node_id]
-        if leaf.opens:
-            self.pythons[leaf.node_id] = self.table.count(leaf.node_id, leaf.opens)
-            assert self.plane.count(self.pythons[leaf.node_id]) == leaf.opens
-        self.table.written_down(leaf)
+        self.tell(taken.node_id, slot)
+        assert (taken.directory_id, taken.name, taken.look_ups) == (*slot.place, slot.look_ups)
+        assert (taken.valid_s > 0) == (slot.until is Until.GOOD)
+        assert told(attributes_of(taken.seen, 0)) == told(slot.attributes)
+        assert taken.opens == (slot.content.opens if slot.content is not None else 0) == self.handles[taken.node_id]
+        if taken.opens:
+            self.pythons[taken.node_id] = self.table.count(taken.node_id, taken.opens)
+            assert self.plane.count(self.pythons[taken.node_id]) == taken.opens
+        self.table.written_down(taken)
         del self.model.slots[slot.place]
 
     def evict(self, _place: Place, which: int, _until: Until) -> None:
@@ -212,7 +212,7 @@ class Table(RuleBasedStateMachine):
         for place, error in zip(places, errors, strict=True):
             slot = self.model.slots.get(place)
             is_here = slot is not None and slot.content is not None
-            assert error == (errno.ENOENT if place[0] not in self.model.lent else errno.EEXIST if is_here else 0)
+            assert error == (errno.ENOENT if place[0] not in self.model.delegated else errno.EEXIST if is_here else 0)
             if not error:
                 self.model.job(place, fetch=True, ahead=True)
 
@@ -270,7 +270,7 @@ class Table(RuleBasedStateMachine):
 
     def close_of_python(self, node_id: int) -> None:
         if not self.plane.closed(self.pythons[node_id]):
-            self.plane.free_slot(self.pythons.pop(node_id))
+            self.plane.free_counter(self.pythons.pop(node_id))
 
     @rule(each=st.lists(st.tuples(SOME_ID, st.sampled_from([1, 1, 2, 1 << 40])), min_size=1, max_size=3))
     def forget(self, each: list[tuple[int, int]]) -> None:
@@ -343,7 +343,7 @@ class Table(RuleBasedStateMachine):
 
     def give_back(self) -> None:
         for directory in (2, *DIRECTORIES):
-            self.table.unlend(directory)
+            self.table.recall_directory(directory)
         for number in self.model.objects.values():
             self.plane.take_object(number)
 

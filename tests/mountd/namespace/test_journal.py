@@ -104,7 +104,7 @@ def test_of_too_many_the_oldest_that_nothing_needs_go() -> None:
     lone = [a_directory(100 + n, ROOT, b"l%d" % n) for n in range(5)]
     for node in lone:
         journal.nodes.note(node)
-    assert not journal.nodes.knows(chain.id), "its last one was the oldest leaf"
+    assert not journal.nodes.knows(chain.id), "its last one was the oldest slot"
     assert journal.nodes.knows(lone[-1].id), "the newest never goes"
     files = [a_file(200 + n, ROOT, b"f%d" % n) for n in range(9)]
     journal.nodes.note(files[0])
@@ -219,8 +219,8 @@ def test_any_events_are_read_back_within_the_bounds(
         idle = [fact for fact in found.nodes if fact.version is not None and fact.node_id not in handles.values()]
         assert len(idle) <= max_files
         needed = {fact.parent_id for fact in found.nodes} | {1}
-        leaves = [fact for fact in found.nodes if fact.version is None and fact.node_id not in needed]
-        assert len(leaves) <= max(1, max_directories)
+        slots = [fact for fact in found.nodes if fact.version is None and fact.node_id not in needed]
+        assert len(slots) <= max(1, max_directories)
     # The next daemon goes on with the same tables.
     assert memory_copy(memory).journal().statistics() | {"bytes": 0} == journal.statistics() | {"bytes": 0}
 

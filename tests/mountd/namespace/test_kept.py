@@ -16,7 +16,7 @@ from hfs.mountd.core.seen import seen_as
 from hfs.mountd.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.journal import NodeFact
 from hfs.mountd.namespace.nodes.node import Dentry
-from tests.support.fake_leaves import FakeLeafTable
+from tests.support.fake_slots import FakeSlotTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 
@@ -66,13 +66,13 @@ def tree() -> FakeSource:
 Make = Callable[..., Awaitable[tuple[Namespace, FakeSource, Kept]]]
 
 
-@pytest.fixture(params=["leaves", "nodes"])
+@pytest.fixture(params=["slots", "nodes"])
 def make(request: pytest.FixtureRequest) -> Make:
     async def making(kept: range = range(FILES)) -> tuple[Namespace, FakeSource, Kept]:
         source = tree()
         pages = Kept(source, kept)
-        table = FakeLeafTable() if request.param == "leaves" else None
-        namespace, _ = await made(source, math.inf, leaf_table=table, kept=pages)
+        table = FakeSlotTable() if request.param == "slots" else None
+        namespace, _ = await made(source, math.inf, slot_table=table, kept=pages)
         return namespace, source, pages
 
     return making
@@ -145,10 +145,10 @@ async def test_a_listing_asks_the_source_where_the_index_is_slow(make: Make) -> 
 # -- the next daemon -------------------------------------------------------------------------------------------------
 
 
-async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeLeafTable, Kept, FakeSource]:
-    source, table = tree(), FakeLeafTable()
+async def with_table(kept_files: range = range(FILES)) -> tuple[Namespace, FakeSlotTable, Kept, FakeSource]:
+    source, table = tree(), FakeSlotTable()
     kept = Kept(source, kept_files)
-    namespace, _ = await made(source, math.inf, leaf_table=table, kept=kept)
+    namespace, _ = await made(source, math.inf, slot_table=table, kept=kept)
     return namespace, table, kept, source
 
 
@@ -161,7 +161,7 @@ async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
     assert told is not None
     facts = ((node, node.parent.id if node.parent is not None else 0) for node in (namespace.root, d))
     inherited = [NodeFact(node.id, above, node.name, node.attributes, None) for node, above in facts]
-    left = dict(table.leaves)
+    left = dict(table.slots)
     nursery = trio.lowlevel.current_task().parent_nursery
     assert nursery is not None
     again = await open_namespace(
@@ -170,11 +170,11 @@ async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
         nursery,
         ttl_s=math.inf,
         strict=False,
-        leaf_table=table,
+        slot_table=table,
         inherited=inherited,
     )
-    table.leaves = left
-    again.leaves.attached({d.id: len(left), 4711: 1}, frozenset())
+    table.slots = left
+    again.slots.attached({d.id: len(left), 4711: 1}, frozenset())
     held = again.nodes.node(d.id).holds
     node = again.node(told.node_id)
     assert (node.path, node.attributes, node.id) == (b"d/6", source.tree[b"d/6"], told.node_id)
@@ -186,7 +186,7 @@ async def test_the_next_daemon_finds_a_leaf_by_its_id() -> None:
         kept.look_ups = 0
         kept.until_s = -math.inf
     await again.sweep()
-    assert again.nodes.node(d.id).holds == held - 1, "of no leaf any more"
+    assert again.nodes.node(d.id).holds == held - 1, "of no slot any more"
     for unknown in (told.node_id + 1024 * 50, told.node_id + (1 << 40), 1 << 62):
         with pytest.raises(SourceError):
             again.node(unknown)

@@ -12,7 +12,7 @@ from hfs.mountd.core.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.namespace.namespace import Namespace
 from hfs.mountd.namespace.refreshing import Refreshing
 from hfs.mountd.source.listing import Listing
-from tests.support.fake_leaves import FakeLeafTable
+from tests.support.fake_slots import FakeSlotTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 
@@ -123,11 +123,11 @@ async def test_who_is_strict_waits_and_hears_it() -> None:
         await namespace.lookups.children(held, [b"1", b"2"])
 
 
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_many_names_past_their_time_are_served_as_one_is(leaves: bool) -> None:
+@pytest.mark.parametrize("slots", [True, False])
+async def test_many_names_past_their_time_are_served_as_one_is(slots: bool) -> None:
     """Readers that have entries with their attributes ask for many at a time."""
     source = tree()
-    namespace, metrics = await made(source, leaf_table=FakeLeafTable() if leaves else None)
+    namespace, metrics = await made(source, slot_table=FakeSlotTable() if slots else None)
     held = await looked_up(namespace, b"d")
     names = [b"%d" % number for number in range(20)]
     await namespace.lookups.attributes(held, names)

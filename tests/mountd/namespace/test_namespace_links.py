@@ -19,7 +19,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Dentry, Node, expire
-from tests.support.fake_leaves import no_leaves
+from tests.support.fake_slots import no_slots
 from tests.support.fake_source import ID, FakeSource
 from tests.support.small_namespace import looked_up, made
 
@@ -95,7 +95,7 @@ async def test_a_sweep_goes_in_slices(held: int) -> None:
     names = Names(
         lambda: 0,
         lambda _node: None,
-        no_leaves(),
+        no_slots(),
         at_most=1 << 20,
         ttl_s=1,
         clock=trio.current_time,
@@ -121,7 +121,7 @@ async def test_a_sweep_goes_in_slices(held: int) -> None:
 
 async def test_a_ring_does_not_grow_by_names_that_change() -> None:
     root = Node(FakeSource().tree[b""], None, None, b"")
-    names = Names(lambda: 0, lambda _node: None, no_leaves(), at_most=1 << 20, ttl_s=1, clock=trio.current_time)
+    names = Names(lambda: 0, lambda _node: None, no_slots(), at_most=1 << 20, ttl_s=1, clock=trio.current_time)
     for i in range(20_000):
         names.drop(names.put(root, b"%d" % i, None, 1.0))
     assert names.gone < 2000

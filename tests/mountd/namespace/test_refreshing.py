@@ -13,7 +13,7 @@ from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.namespace import Namespace, Node, Refreshed, Refreshing
 from hfs.mountd.namespace.answers import Answers
-from tests.support.fake_leaves import FakeLeafTable
+from tests.support.fake_slots import FakeSlotTable
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 
@@ -45,9 +45,9 @@ async def names_known(namespace: Namespace, directory: Node, *names: bytes) -> l
 
 async def test_leaves_are_past_their_time_and_become_what_they_are_now() -> None:
     source = tree()
-    table = FakeLeafTable()
+    table = FakeSlotTable()
     changed: list[Node] = []
-    namespace, _ = await made(source, IMMUTABLE, leaf_table=table, changed=changed.append)
+    namespace, _ = await made(source, IMMUTABLE, slot_table=table, changed=changed.append)
     d, other = await looked_up(namespace, b"d"), await looked_up(namespace, b"other")
     for directory in (d, other):
         namespace.asking.ahead_nowait(directory, [b"a", b"b", b"c"])
@@ -56,7 +56,7 @@ async def test_leaves_are_past_their_time_and_become_what_they_are_now() -> None
     assert kept is not None
     source.file(b"d/a", 100, 70, time_ns=9)
     refreshed = await refresh(namespace, b"d")
-    assert refreshed.names[d.id] == [b"a"], "the only leaf that the kernel holds"
+    assert refreshed.names[d.id] == [b"a"], "the only slot that the kernel holds"
     assert await names_known(namespace, d, b"a", b"b", b"c") == []
     assert await names_known(namespace, other, b"a", b"b", b"c") == [b"a", b"b", b"c"]
     now = (await namespace.lookups.child(d, b"a")).node
@@ -105,8 +105,8 @@ async def test_an_answer_on_its_way_is_asked_for_again() -> None:
 
 async def test_what_leaves_are_is_told_without_making_nodes_of_them() -> None:
     source = tree()
-    table = FakeLeafTable()
-    namespace, _ = await made(source, IMMUTABLE, leaf_table=table)
+    table = FakeSlotTable()
+    namespace, _ = await made(source, IMMUTABLE, slot_table=table)
     d = await namespace.lookups.resolve(b"d")
     assert d.id == 0
     answers = await namespace.lookups.attributes(d, [b"a", b"e", b"none", b"c"])
@@ -116,7 +116,7 @@ async def test_what_leaves_are_is_told_without_making_nodes_of_them() -> None:
         None,
         source.tree[b"d/c"],
     ]
-    assert {name for _, name in table.leaves} == {b"a", b"c"}
+    assert {name for _, name in table.slots} == {b"a", b"c"}
     asked = len(source.calls)
     assert (await namespace.lookups.attributes(d, [b"a", b"c"])) == [source.tree[b"d/a"], source.tree[b"d/c"]]
     assert len(source.calls) == asked

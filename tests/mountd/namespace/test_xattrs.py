@@ -94,7 +94,7 @@ async def test_the_last_known_acl_is_served_while_the_source_hangs() -> None:
 
 
 async def test_a_file_that_was_seen_without_one_is_known_to_have_none_also_while_the_source_hangs() -> None:
-    """It was a leaf, and the data plane had looked."""
+    """It was a slot, and the data plane had looked."""
     world, node = World(), file()
     node.without_acl, node.expires_s = True, trio.current_time() + 1
     assert await world.acl(node) is None

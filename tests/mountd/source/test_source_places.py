@@ -24,12 +24,12 @@ async def test_so_many_at_a_time() -> None:
     held = [await pool.enter(b"a") for _ in range(4)]
     start = trio.current_time()
 
-    async def leaves() -> None:
+    async def slots() -> None:
         await trio.sleep(0.5)
         pool.leave(held[0])
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(leaves)
+        nursery.start_soon(slots)
         await pool.enter(b"a")
     assert trio.current_time() - start == pytest.approx(0.5)
     assert (pool.running, pool.waiting) == (4, 0)

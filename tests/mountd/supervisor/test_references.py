@@ -69,7 +69,7 @@ class Kept:
 
 
 def is_alone(descriptor: int) -> bool:
-    """As a command finds out that leaves."""
+    """As a command finds out that slots."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Leaves: regular files of which there is no node here. The data plane has them (`kernel.leaves`).
+"""Slots: regular files of which there is no node here. The data plane has them (`kernel.slots`).
 
 Most files of a data set are looked up or listed with their attributes and never opened, or opened much later; a node of
-each would cost a kilobyte and 40 us of the event loop. A name is a node's or a leaf's, never both: whoever needs the
-node of a leaf takes it out of the table first, and it never goes back. A directory with leaves is held, so that it
+each would cost a kilobyte and 40 us of the event loop. A name is a node's or a slot's, never both: whoever needs the
+node of a slot takes it out of the table first, and it never goes back. A directory with slots is held, so that it
 keeps its id. Event loop only.
 """
 
@@ -19,7 +19,7 @@ import trio
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.seen import SeenNames, attributes_of, has_no_acl
-from hfs.mountd.kernel import Leaf, PlaneLeaves
+from hfs.mountd.kernel import SlotTable, TakenSlot
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.nodes.table import NodeTable
 from hfs.mountd.source import Source
@@ -37,12 +37,12 @@ _SLICE_S, _REST_S = 0.002, 0.008
 """A sweep keeps the event loop for so long, and then rests; as that of `Names`."""
 
 
-class Leaves:
-    """The leaves of one mount."""
+class Slots:
+    """The slots of one mount."""
 
     def __init__(
         self,
-        table: PlaneLeaves | None,
+        table: SlotTable | None,
         nodes: NodeTable,
         source: Source,
         opened: Callable[[Node, int], object] = lambda _node, _slot: None,
@@ -53,7 +53,7 @@ class Leaves:
     ) -> None:
         """`table`: None where there is no data plane. `at_most`: how many are kept that the kernel does not hold.
         `ttl_s`: for how long an answer is good.
-        `opened` is told of each leaf that is open when it becomes a node, and where it is counted how often."""
+        `opened` is told of each slot that is open when it becomes a node, and where it is counted how often."""
         self.table = table
         """What needs no node asks it."""
         self._nodes = nodes
@@ -65,12 +65,12 @@ class Leaves:
         self._stopwatch = time.perf_counter
         self._opened = opened
         self._counts: Counter[Node] = Counter()
-        """Of each directory that is held for its leaves; 0: until the next sweep."""
+        """Of each directory that is held for its slots; 0: until the next sweep."""
         if table is not None:
-            table.begin(nodes.first_leaf_id)
+            table.begin(nodes.first_slot_id)
 
     def may_be_in(self, directory: Node) -> bool:
-        """Whether names of this directory may become leaves now."""
+        """Whether names of this directory may become slots now."""
         if self.table is None or not self.table.runs:
             return False
         return directory.id != 0 and directory.children is not None and self._ttl_s > 0
@@ -83,7 +83,7 @@ class Leaves:
         told: AbstractSet[bytes] = frozenset(),
         objects: Sequence[int] = (),
     ) -> list[tuple[bytes, Attributes | None]]:
-        """The source has just said what these names are. Those that are no leaves, and what they are: for the tree.
+        """The source has just said what these names are. Those that are no slots, and what they are: for the tree.
 
         `told`: names whose look-ups are to come to us. `objects`: the numbers of what is staged of them.
         """
@@ -106,55 +106,56 @@ class Leaves:
             self._sweep_some(self.table)
         return [(found.names[index], found.attributes(index)) for index in left]
 
-    # -- directories that are lent ------------------------------------------------------------------------------------
+    # -- directories that are delegated --------------------------------------------------------------------------------
 
-    def lend(self, directory: Node) -> None:
-        """Others are about to put leaves in `directory`, but for the names that are known here."""
+    def delegate(self, directory: Node) -> None:
+        """Others are about to put slots in `directory`, but for the names that are known here."""
         assert self.table is not None
-        if not directory.lent:
+        if not directory.delegated:
             self._hold(directory, 1)
-            directory.lent = True
-            self.table.own(directory.id, list(directory.children or ()))  # `Names` says which come and go
+            directory.delegated = True
+            self.table.reserve(directory.id, list(directory.children or ()))  # `Names` says which come and go
 
-    def unlend(self, directory: Node) -> None:
+    def recall_directory(self, directory: Node) -> None:
         """They do not any more."""
-        if self.table is None or not directory.lent:
+        if self.table is None or not directory.delegated:
             return
-        directory.lent = False
-        self._counts[directory] += self.table.unlend(directory.id) - 1
-        self.table.disown(directory.id, list(directory.children or ()))
+        directory.delegated = False
+        self._counts[directory] += self.table.recall_directory(directory.id) - 1
+        self.table.unreserve(directory.id, list(directory.children or ()))
 
-    def own(self, directory: Node, name: bytes) -> None:
-        """`name` in a lent directory becomes a node's now. A leaf that was put meanwhile lives on for who knows it."""
+    def reserve(self, directory: Node, name: bytes) -> None:
+        """`name` in a delegated directory becomes a node's now. A slot that was put meanwhile lives on for who knows
+        it."""
         if self.table is not None:
-            self.table.own(directory.id, [name])
+            self.table.reserve(directory.id, [name])
             self.take(directory, name)
 
-    def claim(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
-        """The files of these names in a lent directory are about to be fetched here: nobody else does so from now on.
-        But those that others have fetched, or are fetching: these names are given."""
-        return self.table.claim(directory.id, names) if self.table is not None else []
+    def try_reserve(self, directory: Node, names: Sequence[bytes]) -> list[bytes]:
+        """The files of these names in a delegated directory are about to be fetched here: nobody else does so from now
+        on. But those that others have fetched, or are fetching: these names are given."""
+        return self.table.try_reserve(directory.id, names) if self.table is not None else []
 
-    def disown(self, directory: Node, name: bytes) -> None:
+    def unreserve(self, directory: Node, name: bytes) -> None:
         """Nothing is remembered of it any more."""
         if self.table is not None:
-            self.table.disown(directory.id, [name])
+            self.table.unreserve(directory.id, [name])
 
     def _count(self, directory: Node) -> None:
         """Those that others have put are counted too."""
-        if directory.lent and self.table is not None:
-            self._counts[directory] += self.table.lent_leaves(directory.id)
+        if directory.delegated and self.table is not None:
+            self._counts[directory] += self.table.delegated_slots(directory.id)
 
     # -- who needs a node ---------------------------------------------------------------------------------------------
 
     def unknown(self, directory: Node, names: list[bytes]) -> list[bytes]:
-        """Those of `names` that are not leaves, or past their time."""
+        """Those of `names` that are not slots, or past their time."""
         if self.table is None or not self._counts[directory] or not names:
             return names
         return self.table.unknown(directory.id, names)
 
     def take(self, directory: Node, name: bytes) -> tuple[Node, float] | None:
-        """The node of the leaf that has this name, if one has, and until when the name is good."""
+        """The node of the slot that has this name, if one has, and until when the name is good."""
         if self.table is None or not self._counts.get(directory):
             return None
         return self._become(self.table.take(directory.id, name))
@@ -163,45 +164,45 @@ class Leaves:
         """The same, by the id that the kernel knows."""
         return self._become(self.table.take_id(node_id)) if self.table is not None else None
 
-    def _become(self, leaf: Leaf | None) -> tuple[Node, float] | None:
+    def _become(self, slot: TakenSlot | None) -> tuple[Node, float] | None:
         table = self.table
-        if leaf is None or table is None:
+        if slot is None or table is None:
             return None
-        directory = self._directory(leaf.directory_id)
+        directory = self._directory(slot.directory_id)
         if directory is None:
-            table.written_down(leaf)
+            table.written_down(slot)
             return None
         self._count(directory)
         self._counts[directory] -= 1
-        attributes = attributes_of(leaf.seen, 0)
+        attributes = attributes_of(slot.seen, 0)
         assert attributes is not None
         version = attributes.version(self.source_id)
-        node = Node(attributes, version, directory, leaf.name)
-        if leaf.valid_s <= 0:
+        node = Node(attributes, version, directory, slot.name)
+        if slot.valid_s <= 0:
             node.expires_s = -math.inf
         else:
-            node.expires_s = self._clock() + leaf.valid_s if self._ttl_s < math.inf else math.inf
-        node.lookups = leaf.look_ups
-        node.without_acl = has_no_acl(leaf.seen)
-        if leaf.look_ups:
-            self._nodes.adopt(node, leaf.node_id)
+            node.expires_s = self._clock() + slot.valid_s if self._ttl_s < math.inf else math.inf
+        node.lookups = slot.look_ups
+        node.without_acl = has_no_acl(slot.seen)
+        if slot.look_ups:
+            self._nodes.attach(node, slot.node_id)
         self._nodes.enter(node)
         if self._is_rewritten(attributes):  # since it was seen: what has this id is of the state before
             node.expires_s = -math.inf
-        if leaf.look_ups:
+        if slot.look_ups:
             self._nodes.told(node)
-        if leaf.opens:
+        if slot.opens:
             self._nodes.note(node)
-            self._has_open(table, node, leaf)
-        table.written_down(leaf)
+            self._has_open(table, node, slot)
+        table.written_down(slot)
         return node, node.expires_s
 
-    def _has_open(self, table: PlaneLeaves, node: Node, leaf: Leaf) -> None:
-        node.own_opens += leaf.opens
-        self._opened(node, table.count(node.id, leaf.opens))
+    def _has_open(self, table: SlotTable, node: Node, slot: TakenSlot) -> None:
+        node.own_opens += slot.opens
+        self._opened(node, table.count(node.id, slot.opens))
 
     def attached(self, directories: Mapping[int, int], noted: AbstractSet[int]) -> None:
-        """An earlier daemon has left so many leaves in each of these directories, which the kernel knows by these ids.
+        """An earlier daemon has left so many slots in each of these directories, which the kernel knows by these ids.
         `noted`: handles that are in the journal.
 
         What is a node as well, since that daemon was killed on the way, is none. Nothing is good any more in
@@ -212,12 +213,12 @@ class Leaves:
             return
         left = Counter(directories)
         for node in self._nodes.files():
-            leaf = table.take_id(node.id)
-            if leaf is not None:
-                left[leaf.directory_id] -= 1
-                if leaf.opens and node.id not in noted:
-                    self._has_open(table, node, leaf)
-                table.written_down(leaf)
+            slot = table.take_id(node.id)
+            if slot is not None:
+                left[slot.directory_id] -= 1
+                if slot.opens and node.id not in noted:
+                    self._has_open(table, node, slot)
+                table.written_down(slot)
         unknown = [directory_id for directory_id in left if self._directory(directory_id) is None]
         if unknown:
             table.expire(unknown)
@@ -251,12 +252,12 @@ class Leaves:
                 await trio.sleep(_REST_S)
                 end_s = self._stopwatch() + _SLICE_S
         await trio.lowlevel.checkpoint()
-        empty = [directory for directory, count in self._counts.items() if count == 0 and not directory.lent]
+        empty = [directory for directory, count in self._counts.items() if count == 0 and not directory.delegated]
         for directory in empty:
             del self._counts[directory]
         return empty
 
-    def _sweep_some(self, table: PlaneLeaves) -> None:
+    def _sweep_some(self, table: SlotTable) -> None:
         for directory_id, count in Counter(table.sweep(self._at_most)).items():
             directory = self._directory(directory_id)
             if directory is not None:

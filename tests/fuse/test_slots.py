@@ -28,9 +28,9 @@ def test_they_are_what_the_source_has(tmp_path: Path, hfs_mount: HfsMount) -> No
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source)
     found = look_through(hfs.path)
-    leaves = hfs.status()["leaves"]
-    assert leaves["known"] > FOLDERS * FILES * 3 // 4
-    assert leaves["held"] == leaves["known"]
+    slots = hfs.status()["slots"]
+    assert slots["known"] > FOLDERS * FILES * 3 // 4
+    assert slots["held"] == slots["known"]
     assert hfs.status()["counters"]["source_stats"]["value"] <= FOLDERS * FILES + FOLDERS + 10, "each is asked for once"
     assert not different_stats(source, hfs.path)
     assert {name: stat.st_ino for name, stat in found.items()} == {
@@ -42,14 +42,14 @@ def test_they_are_what_the_source_has(tmp_path: Path, hfs_mount: HfsMount) -> No
             data = file.read()
             assert data == pattern(seed(folder, number), 0, 1 + number), explain(seed(folder, number), 0, data)
             assert os.fstat(file.fileno()).st_ino == os.lstat(path).st_ino
-    assert hfs.status()["leaves"]["known"] >= leaves["known"] - 3
+    assert hfs.status()["slots"]["known"] >= slots["known"] - 3
 
 
 def test_a_change_is_seen_when_the_time_to_live_is_over(tmp_path: Path, hfs_mount: HfsMount) -> None:
     source = numbered_tree(tmp_path / "source")
     hfs = hfs_mount(source, "--ttl", str(TTL_S))
     before = look_through(hfs.path)
-    assert hfs.status()["leaves"]["known"] > FILES
+    assert hfs.status()["slots"]["known"] > FILES
     (source / "1" / "0007").write_bytes(b"another one of another size")
     (source / "2" / "0008").unlink()
     os.link(source / "3" / "0009", source / "3" / "linked")
@@ -87,7 +87,7 @@ def test_a_mount_that_becomes_stateless_notes_what_it_has_not_told_yet(
     names = os.listdir(hfs.path / "0")
     for name in names[:120]:
         os.lstat(hfs.path / "0" / name)
-    assert hfs.status()["leaves"]["known"] > 100
+    assert hfs.status()["slots"]["known"] > 100
     for number in range(80):
         (hfs.path / "1" / f"{number:04d}").read_bytes()
     assert hfs.status()["io_mode"]["mode"] == "stateless"

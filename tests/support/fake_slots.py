@@ -1,4 +1,4 @@
-"""The table of leaves as a plain dictionary: what the one in C is compared with, and what namespaces are tested by."""
+"""The table of slots as a plain dictionary: what the one in C is compared with, and what namespaces are tested by."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import trio
 
 from hfs.mountd.core.seen import SEEN_BYTES, SeenNames, attributes_of
 from hfs.mountd.core.version import Version
-from hfs.mountd.kernel import Leaf
+from hfs.mountd.kernel import TakenSlot
 from hfs.mountd.namespace.journal import Journal
-from hfs.mountd.namespace.nodes.leaves import Leaves
+from hfs.mountd.namespace.nodes.slots import Slots
 from hfs.mountd.namespace.nodes.table import NodeTable
 from tests.support.fake_source import FakeSource
 
@@ -38,19 +38,19 @@ class Kept:
         return found.version("")
 
 
-class FakeLeafTable:
+class FakeSlotTable:
     """`clock` is that of the table. `look_up`, `attributes` and `forget` are what the kernel does."""
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self.runs = True
         self.is_stateless = False
-        self.leaves: dict[tuple[int, bytes], Kept] = {}
+        self.slots: dict[tuple[int, bytes], Kept] = {}
         self._clock = clock
         self._next_id = 0
         self._hand = 0
 
     def begin(self, first_id: int) -> None:
-        self.leaves.clear()
+        self.slots.clear()
         self._next_id = first_id
 
     def become_stateless(self) -> None:
@@ -62,45 +62,45 @@ class FakeLeafTable:
         added, left = 0, []
         for index, name in enumerate(found.names):
             seen = found.seen[index * SEEN_BYTES : (index + 1) * SEEN_BYTES]
-            kept = self.leaves.get((directory_id, name))
+            kept = self.slots.get((directory_id, name))
             fresh = Kept(self._next_id, directory_id, name, self._clock() + valid_s, seen)
             if skip[index] or not name or len(name) > 255 or (kept is not None and kept.version != fresh.version):
                 left.append(index)
             elif kept is not None:
                 kept.until_s, kept.seen = fresh.until_s, seen
             else:
-                self.leaves[directory_id, name] = fresh
+                self.slots[directory_id, name] = fresh
                 self._next_id += 1
                 added += 1
         return added, left
 
-    def take(self, directory_id: int, name: bytes) -> Leaf | None:
-        kept = self.leaves.pop((directory_id, name), None)
+    def take(self, directory_id: int, name: bytes) -> TakenSlot | None:
+        kept = self.slots.pop((directory_id, name), None)
         if kept is None:
             return None
-        return Leaf(kept.node_id, directory_id, name, kept.look_ups, kept.until_s - self._clock(), kept.seen)
+        return TakenSlot(kept.node_id, directory_id, name, kept.look_ups, kept.until_s - self._clock(), kept.seen)
 
-    def take_id(self, node_id: int) -> Leaf | None:
+    def take_id(self, node_id: int) -> TakenSlot | None:
         kept = self.by_id(node_id)
         return self.take(kept.directory_id, kept.name) if kept is not None else None
 
-    def written_down(self, _leaf: Leaf) -> None:
+    def written_down(self, _slot: TakenSlot) -> None:
         """Nobody comes after us."""
 
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
-        known = [(name, self.leaves.get((directory_id, name))) for name in names]
+        known = [(name, self.slots.get((directory_id, name))) for name in names]
         return [name for name, kept in known if kept is None or not self._is_told(kept)]
 
     def _is_told(self, kept: Kept) -> bool:
         return kept.until_s > self._clock()
 
     def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
-        known = [self.leaves.get((directory_id, name)) for name in names]
+        known = [self.slots.get((directory_id, name)) for name in names]
         return b"".join(kept.seen if kept is not None and kept.until_s > self._clock() else _NOT_SEEN for kept in known)
 
     def expire(self, directory_ids: Sequence[int]) -> list[tuple[int, list[bytes]]]:
         held: dict[int, list[bytes]] = {}
-        for (directory_id, name), kept in self.leaves.items():
+        for (directory_id, name), kept in self.slots.items():
             if directory_id in directory_ids:
                 kept.until_s = -math.inf
                 if kept.look_ups:
@@ -113,22 +113,22 @@ class FakeLeafTable:
         if self._hand % 1024:
             return []
         gone = []
-        for key, kept in list(self.leaves.items()):
+        for key, kept in list(self.slots.items()):
             if not kept.look_ups and (kept.until_s <= self._clock() or self.unheld > at_most):
-                del self.leaves[key]
+                del self.slots[key]
                 gone.append(kept.directory_id)
         return gone
 
     @property
     def unheld(self) -> int:
-        return sum(not kept.look_ups for kept in self.leaves.values())
+        return sum(not kept.look_ups for kept in self.slots.values())
 
     def by_id(self, node_id: int) -> Kept | None:
-        return next((kept for kept in self.leaves.values() if kept.node_id == node_id), None)
+        return next((kept for kept in self.slots.values() if kept.node_id == node_id), None)
 
     def look_up(self, directory_id: int, name: bytes) -> Kept | None:
         """None: the look-up goes to the daemon."""
-        kept = self.leaves.get((directory_id, name))
+        kept = self.slots.get((directory_id, name))
         if kept is None or not self._is_told(kept) or (self.is_stateless and not kept.version.size):
             return None
         kept.look_ups += 1
@@ -147,8 +147,8 @@ class FakeLeafTable:
         return kept is not None
 
 
-def no_leaves() -> Leaves:
+def no_slots() -> Slots:
     """For whoever needs no namespace."""
     nodes = NodeTable(Journal(), lambda _version: False)
     fake: Any = FakeSource()
-    return Leaves(None, nodes, fake, at_most=0, ttl_s=1, clock=trio.current_time)
+    return Slots(None, nodes, fake, at_most=0, ttl_s=1, clock=trio.current_time)

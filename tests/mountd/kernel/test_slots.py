@@ -1,4 +1,4 @@
-"""The table of leaves in C against the fake by which namespaces are tested; see test_table_model.py too."""
+"""The table of slots in C against the fake by which namespaces are tested; see test_table_model.py too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
-from hfs.mountd.kernel import DataPlane, KnownObject, PlaneLeaves, SmallFetches, XattrAnswers
+from hfs.mountd.kernel import DataPlane, KnownObject, SlotTable, SmallFetches, XattrAnswers
 from hfs.mountd.kernel.plane import Attached
 from hfs.mountd.native.extension import EXTENSION
 from tests.support.examples import examples
-from tests.support.fake_leaves import FakeLeafTable
+from tests.support.fake_slots import FakeSlotTable
 from tests.support.plane_kernel import Kernel, reads_nowait, serving
 
 FIRST = 1 << 62
@@ -38,7 +38,7 @@ def of(inode: int, size: int, **others: int) -> Attributes:
 
 
 def put(
-    table: FakeLeafTable | PlaneLeaves, directory: int, name: bytes, attributes: Attributes, valid_s: float
+    table: FakeSlotTable | SlotTable, directory: int, name: bytes, attributes: Attributes, valid_s: float
 ) -> tuple[int, list[int]]:
     return table.put(directory, seen_names([name], [attributes], 0), bytearray(1), valid_s=valid_s)
 
@@ -85,38 +85,38 @@ def attach(plane: DataPlane, kernel: Kernel, memory: int, terms: int = 0) -> Att
     return found
 
 
-def next_daemon(plane: DataPlane, kernel: Kernel, leaves: PlaneLeaves, memory: int, terms: int = 0) -> Attached | None:
+def next_daemon(plane: DataPlane, kernel: Kernel, slots: SlotTable, memory: int, terms: int = 0) -> Attached | None:
     """What it finds. That of before has gone, and has freed nothing."""
     attach(plane, kernel, -1)
-    leaves.begin(FIRST + (1 << 40))
+    slots.begin(FIRST + (1 << 40))
     return attach(plane, kernel, memory, terms)
 
 
 def test_under_other_terms_nothing_is_good_any_more(served: tuple[DataPlane, Kernel]) -> None:
     """As where it was told that the source never changes, and now it is asked each second."""
     plane, kernel = served
-    leaves = PlaneLeaves(plane)
+    slots = SlotTable(plane)
     memory = os.memfd_create("table")
-    leaves.begin(FIRST)
+    slots.begin(FIRST)
     attach(plane, kernel, memory, 1)
-    put(leaves, 3, b"a", of(70, 6), 1000)
+    put(slots, 3, b"a", of(70, 6), 1000)
     told = kernel.look_up(3, b"a")
     assert told is not None
-    assert next_daemon(plane, kernel, leaves, memory, 2) == ({}, {3: 1})
+    assert next_daemon(plane, kernel, slots, memory, 2) == ({}, {3: 1})
     assert kernel.look_up(3, b"a") is kernel.attributes(told[0]) is kernel.open(told[0]) is None
-    leaf = leaves.take_id(told[0])
-    assert leaf is not None
-    assert (leaf.name, leaf.look_ups, leaf.valid_s <= 0) == (b"a", 1, True)
+    slot = slots.take_id(told[0])
+    assert slot is not None
+    assert (slot.name, slot.look_ups, slot.valid_s <= 0) == (b"a", 1, True)
     assert attach(plane, kernel, -1) == ({}, {})
     os.close(memory)
 
 
 def test_where_users_are_to_be_asked_for_opens_are_pythons(served: tuple[DataPlane, Kernel]) -> None:
-    """Of a staged file too, in a directory that was never lent."""
+    """Of a staged file too, in a directory that was never delegated."""
     plane, kernel = served
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
-    put(leaves, 3, b"empty", of(70, 0), 1000)
+    slots = SlotTable(plane)
+    slots.begin(FIRST)
+    put(slots, 3, b"empty", of(70, 0), 1000)
     told = kernel.look_up(3, b"empty")
     assert told is not None
     SmallFetches().know([KnownObject(300, 1, 0, 70, 0, 0, 2 * 10**9 + 5, 3 * 10**9 + 7)])
@@ -130,26 +130,26 @@ def test_where_users_are_to_be_asked_for_opens_are_pythons(served: tuple[DataPla
 def test_the_next_daemon_answers_as_the_one_before(served: tuple[DataPlane, Kernel]) -> None:
     """What was told of each file, how often it was looked up, and until when it is good."""
     plane, kernel = served
-    leaves = PlaneLeaves(plane)
+    slots = SlotTable(plane)
     memory = os.memfd_create("table")
-    leaves.begin(FIRST)
+    slots.begin(FIRST)
     assert attach(plane, kernel, memory) == ({}, {})
     for number, name in enumerate(NAMES):
-        put(leaves, 3, name, of(70 + number, number), 1000)
-    put(leaves, 4, b"past", of(80, 0), 0)
+        put(slots, 3, name, of(70 + number, number), 1000)
+    put(slots, 4, b"past", of(80, 0), 0)
     found = [kernel.look_up(3, name) for name in NAMES]
-    assert next_daemon(plane, kernel, leaves, memory) == ({}, {3: len(NAMES), 4: 1})
+    assert next_daemon(plane, kernel, slots, memory) == ({}, {3: len(NAMES), 4: 1})
     assert [kernel.look_up(3, name) for name in NAMES] == found
     assert kernel.look_up(4, b"past") is None
-    put(leaves, 4, b"new", of(90, 0), 1000)
+    put(slots, 4, b"new", of(90, 0), 1000)
     new = kernel.look_up(4, b"new")
     assert new is not None
     assert new[0] >= FIRST + (1 << 40)
     for name, told in zip(NAMES, found, strict=True):
         assert told is not None
-        leaf = leaves.take(3, name)
-        assert leaf is not None
-        assert (leaf.node_id, leaf.look_ups, leaf.opens) == (told[0], 2, 0)
+        slot = slots.take(3, name)
+        assert slot is not None
+        assert (slot.node_id, slot.look_ups, slot.opens) == (told[0], 2, 0)
     assert attach(plane, kernel, -1) == ({}, {})
     os.close(memory)
 
@@ -157,11 +157,11 @@ def test_the_next_daemon_answers_as_the_one_before(served: tuple[DataPlane, Kern
 def test_a_file_whose_memory_is_damaged_is_none(served: tuple[DataPlane, Kernel]) -> None:
     """Any byte of what says where it is and which version."""
     plane, kernel = served
-    leaves = PlaneLeaves(plane)
+    slots = SlotTable(plane)
     memory = os.memfd_create("table")
-    leaves.begin(FIRST)
+    slots.begin(FIRST)
     attach(plane, kernel, memory)
-    put(leaves, 3, b"abc", of(70, 6), 1000)
+    put(slots, 3, b"abc", of(70, 6), 1000)
     found = kernel.look_up(3, b"abc")
     assert found is not None
     attach(plane, kernel, -1)
@@ -171,10 +171,10 @@ def test_a_file_whose_memory_is_damaged_is_none(served: tuple[DataPlane, Kernel]
     inode = there.index((70).to_bytes(8, "little"), node_id)
     for damaged in (name, name + 3, node_id + 1, node_id + 8, inode, inode + 8):
         os.pwrite(memory, bytes([there[damaged] ^ 1]), damaged)
-        assert next_daemon(plane, kernel, leaves, memory) == ({}, {}), damaged
+        assert next_daemon(plane, kernel, slots, memory) == ({}, {}), damaged
         attach(plane, kernel, -1)
         os.pwrite(memory, there, 0)
-    assert next_daemon(plane, kernel, leaves, memory) == ({}, {3: 1})
+    assert next_daemon(plane, kernel, slots, memory) == ({}, {3: 1})
     assert attach(plane, kernel, -1) == ({}, {})
     os.close(memory)
 
@@ -182,46 +182,46 @@ def test_a_file_whose_memory_is_damaged_is_none(served: tuple[DataPlane, Kernel]
 def test_those_of_some_directories_are_past_their_time_at_once(served: tuple[DataPlane, Kernel]) -> None:
     """And it is told which of them the kernel knows. The others are answered as before."""
     plane, kernel = served
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
+    slots = SlotTable(plane)
+    slots.begin(FIRST)
     for directory in (3, 4, 5):
         for number in range(200):
-            put(leaves, directory, b"%d" % number, of(1000 * directory + number, 6), 1000)
+            put(slots, directory, b"%d" % number, of(1000 * directory + number, 6), 1000)
     for number in range(0, 200, 2):
         assert kernel.look_up(3, b"%d" % number)
         assert kernel.look_up(4, b"%d" % number)
-    seen = leaves.seen(3, [b"7", b"none"])
+    seen = slots.seen(3, [b"7", b"none"])
     assert seen is not None
     assert attributes_of(seen, 0) == of(3007, 6)
     assert attributes_of(seen, 1) is None
-    held = dict(leaves.expire([5, 3]))
+    held = dict(slots.expire([5, 3]))
     assert set(held) == {3}
     assert set(held[3]) == {b"%d" % number for number in range(0, 200, 2)}
     names = [b"%d" % number for number in range(200)]
-    assert (leaves.unknown(3, names), leaves.unknown(4, names), leaves.unknown(5, names)) == (names, [], names)
+    assert (slots.unknown(3, names), slots.unknown(4, names), slots.unknown(5, names)) == (names, [], names)
     assert kernel.look_up(3, b"2") is None
     assert kernel.look_up(4, b"2")
-    leaf = leaves.take(3, b"2")
-    assert leaf is not None
-    assert (leaf.look_ups, leaf.valid_s < 0) == (1, True)
-    seen = leaves.seen(3, [b"7"])
+    slot = slots.take(3, b"2")
+    assert slot is not None
+    assert (slot.look_ups, slot.valid_s < 0) == (1, True)
+    seen = slots.seen(3, [b"7"])
     assert seen is not None
     assert attributes_of(seen, 0) is None
-    assert put(leaves, 3, b"7", of(3007, 6), 1000) == (0, []), "the same version: as good as new"
+    assert put(slots, 3, b"7", of(3007, 6), 1000) == (0, []), "the same version: as good as new"
     assert kernel.look_up(3, b"7")
-    assert leaves.expire([]) == []
+    assert slots.expire([]) == []
 
 
 def test_another_mount_begins_with_none(served: tuple[DataPlane, Kernel]) -> None:
     plane, kernel = served
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
-    put(leaves, 3, b"a", of(70, 6), 1000)
+    slots = SlotTable(plane)
+    slots.begin(FIRST)
+    put(slots, 3, b"a", of(70, 6), 1000)
     found = kernel.look_up(3, b"a")
     assert found is not None
-    leaves.begin(FIRST + (1 << 40))
+    slots.begin(FIRST + (1 << 40))
     assert kernel.look_up(3, b"a") is kernel.attributes(found[0]) is None
-    assert leaves.figures()[:2] == (0, 0)
+    assert slots.figures()[:2] == (0, 0)
 
 
 def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], tmp_path: Path) -> None:
@@ -233,11 +233,11 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     directory_fd = os.open(tmp_path, os.O_PATH)
     if not reads_nowait(path):
         pytest.skip("this file system cannot be read without waiting")
-    leaves = PlaneLeaves(plane)
-    leaves.begin(FIRST)
+    slots = SlotTable(plane)
+    slots.begin(FIRST)
     found = seen_names([b"a", b"b"], [of(70, len(data)), of(71, 5)], 0)
-    assert leaves.put(3, found, bytearray(2), valid_s=1000, objects=[300, 301]) == (2, [])
-    put(leaves, 3, b"c", of(72, 5), 1000)
+    assert slots.put(3, found, bytearray(2), valid_s=1000, objects=[300, 301]) == (2, [])
+    put(slots, 3, b"c", of(72, 5), 1000)
     told = kernel.look_up(3, b"a")
     assert told is not None
     assert kernel.read(told[0], 0, 100, 0) is None, "nobody has said that it is right"
@@ -251,10 +251,10 @@ def test_reads_of_a_leaf_come_from_its_object(served: tuple[DataPlane, Kernel], 
     assert kernel.read(told[0], 1000, 100, 0) == kernel.read(told[0], 1 << 60, 1, 0) == b""
     others = [kernel.look_up(3, name) for name in (b"b", b"c")]
     assert [kernel.read(other[0], 0, 5, 0) for other in others if other is not None] == [None, None]
-    put(leaves, 3, b"empty", of(73, 0), 1000)
+    put(slots, 3, b"empty", of(73, 0), 1000)
     empty = kernel.look_up(3, b"empty")
     assert empty is not None
-    leaves.become_stateless()
+    slots.become_stateless()
     assert kernel.look_up(3, b"empty") is kernel.attributes(empty[0]) is None, "whether it is, is tried before"
     assert kernel.look_up(3, b"a") == told
     assert kernel.read(told[0], 0, 100, 1) is None, "somebody has it open"
@@ -287,7 +287,7 @@ def test_it_is_the_plain_dictionary(
     served: tuple[DataPlane, Kernel], steps: list[tuple[str, tuple[int, bytes], int]]
 ) -> None:
     plane, kernel = served
-    table, model = PlaneLeaves(plane), FakeLeafTable(lambda: 0.0)
+    table, model = SlotTable(plane), FakeSlotTable(lambda: 0.0)
     ids: dict[int, int] = {}
     """The model's id of each of the table's."""
     for each in (table, model):
@@ -299,15 +299,15 @@ def test_it_is_the_plain_dictionary(
             answers = [put(each, directory, name, of(number, number), valid_s) for each in (table, model)]
             assert answers[0] == answers[1]
         elif step in ("take", "take id"):
-            leaf, expected = (
+            slot, expected = (
                 (table.take(directory, name), model.take(directory, name))
                 if step == "take"
                 else (table.take_id(mine), model.take_id(ids.get(mine, 0)))
             )
-            assert (leaf is None) == (expected is None)
-            if leaf is not None and expected is not None:
-                assert leaf[1:4] == expected[1:4]
-                assert leaf.seen == expected.seen
+            assert (slot is None) == (expected is None)
+            if slot is not None and expected is not None:
+                assert slot[1:4] == expected[1:4]
+                assert slot.seen == expected.seen
         elif step == "look up":
             found, known = kernel.look_up(directory, name), model.look_up(directory, name)
             assert (found is None) == (known is None)
@@ -327,4 +327,4 @@ def test_it_is_the_plain_dictionary(
             assert sum(map(len, swept[::2])) == sum(map(len, swept[1::2]))
         for where, names in ((one, list(NAMES)) for one in DIRECTORIES):
             assert table.unknown(where, names) == model.unknown(where, names)
-        assert table.figures()[:2] == (len(model.leaves), sum(bool(kept.look_ups) for kept in model.leaves.values()))
+        assert table.figures()[:2] == (len(model.slots), sum(bool(kept.look_ups) for kept in model.slots.values()))

@@ -1,4 +1,4 @@
-/* What Python may do with leaves: put them in, many at a time, and take over those that it needs a node of.
+/* What Python may do with slots: put them in, many at a time, and take over those that it needs a node of.
  *
  * A part of the extension, see _fastpath.c, and of the data plane, see plane.h.
  */
@@ -10,31 +10,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SWEPT_AT_MOST 4096 /* leaves of one shard: a millisecond */
+#define SWEPT_AT_MOST 4096 /* slots of one shard: a millisecond */
 
-static PyObject *plane_leaves_begin(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_begin(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long first;
     if (!PyArg_ParseTuple(args, "K", &first)) return NULL;
-    leaves_begin(first);
+    slots_begin(first);
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_leaves_are_asked_for(PyObject *self, PyObject *arg) {
+static PyObject *plane_slots_are_asked_for(PyObject *self, PyObject *arg) {
     (void)self;
     int are = PyObject_IsTrue(arg);
     if (are < 0) return NULL;
-    opens_of_leaves_are_asked(are);
+    opens_of_slots_are_asked(are);
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_leaves_become_stateless(PyObject *self, PyObject *noargs) {
+static PyObject *plane_slots_become_stateless(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    leaves_become_stateless();
+    slots_become_stateless();
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_put(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     long long valid_ns;
@@ -58,9 +58,9 @@ static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
         PyObject *item = PyList_GET_ITEM(names, i);
         uint64_t id;
         if (PyBytes_Check(item) && !((const char *)skip.buf)[i] && !PyBytes_AsStringAndSize(item, &name, &size))
-            error = leaves_put(directory, name, (size_t)size, &each[i], numbers ? numbers[i] : 0, until_ns, &id);
+            error = slots_put(directory, name, (size_t)size, &each[i], numbers ? numbers[i] : 0, until_ns, &id);
         if (!error) added++;
-        PyByteArray_AS_STRING(left)[i] = (char)(error && error != EEXIST); /* no call that may fail: leaves are counted */
+        PyByteArray_AS_STRING(left)[i] = (char)(error && error != EEXIST); /* no call that may fail: slots are counted */
     }
     PyBuffer_Release(&seen);
     PyBuffer_Release(&skip);
@@ -69,42 +69,42 @@ static PyObject *plane_leaves_put(PyObject *self, PyObject *args) {
 }
 
 /* One that somebody has open, or may have, stays where the next daemon finds it until Python has written down whose it is. */
-static PyObject *taken_as(struct slot *leaf) {
-    if (!leaf) Py_RETURN_NONE;
-    int may_be_open = leaf->opens || (leaves_are_stateless() && leaf->lookups);
-    contents_take(leaf->id);
-    PyObject *taken = Py_BuildValue("(KKy#ILy#IL)", (unsigned long long)leaf->id, (unsigned long long)leaf->directory, leaf->name,
-                                    (Py_ssize_t)leaf->name_size, (unsigned)leaf->lookups, (long long)(leaf->until_ns - monotonic_ns()),
-                                    (const char *)&leaf->seen, (Py_ssize_t)sizeof leaf->seen, (unsigned)leaf->opens, may_be_open ? (long long)slots_number(leaf) : -1);
-    if (!taken || !may_be_open) leaves_free(leaf);
+static PyObject *taken_as(struct slot *slot) {
+    if (!slot) Py_RETURN_NONE;
+    int may_be_open = slot->opens || (slots_are_stateless() && slot->lookups);
+    contents_take(slot->id);
+    PyObject *taken = Py_BuildValue("(KKy#ILy#IL)", (unsigned long long)slot->id, (unsigned long long)slot->directory, slot->name,
+                                    (Py_ssize_t)slot->name_size, (unsigned)slot->lookups, (long long)(slot->until_ns - monotonic_ns()),
+                                    (const char *)&slot->seen, (Py_ssize_t)sizeof slot->seen, (unsigned)slot->opens, may_be_open ? (long long)slot_number(slot) : -1);
+    if (!taken || !may_be_open) slots_free(slot);
     return taken;
 }
 
-static PyObject *plane_leaves_written_down(PyObject *self, PyObject *arg) {
+static PyObject *plane_slots_written_down(PyObject *self, PyObject *arg) {
     (void)self;
     unsigned long number = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred()) return NULL;
-    leaves_free(slots_at((uint32_t)number));
+    slots_free(slot_at((uint32_t)number));
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_leaves_take(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_take(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     const char *name;
     Py_ssize_t size;
     if (!PyArg_ParseTuple(args, "Ky#", &directory, &name, &size)) return NULL;
-    return taken_as(leaves_take(directory, name, (size_t)size));
+    return taken_as(slots_take(directory, name, (size_t)size));
 }
 
-static PyObject *plane_leaves_take_id(PyObject *self, PyObject *arg) {
+static PyObject *plane_slots_take_id(PyObject *self, PyObject *arg) {
     (void)self;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
-    return taken_as(leaves_take_id(id));
+    return taken_as(slots_take_id(id));
 }
 
-static PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_unknown(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     PyObject *names;
@@ -116,13 +116,13 @@ static PyObject *plane_leaves_unknown(PyObject *self, PyObject *args) {
         char *text;
         Py_ssize_t size;
         if (PyBytes_AsStringAndSize(name, &text, &size) < 0 ||
-            (!leaves_seen(directory, text, (size_t)size, now_ns, NULL) && PyList_Append(unknown, name) < 0))
+            (!slots_seen(directory, text, (size_t)size, now_ns, NULL) && PyList_Append(unknown, name) < 0))
             Py_CLEAR(unknown);
     }
     return unknown;
 }
 
-static PyObject *plane_leaves_seen(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_seen(PyObject *self, PyObject *args) {
     (void)self;
     unsigned long long directory;
     PyObject *names;
@@ -139,13 +139,13 @@ static PyObject *plane_leaves_seen(PyObject *self, PyObject *args) {
             break;
         }
         struct seen seen;
-        if (!leaves_seen(directory, text, (size_t)size, now_ns, &seen)) seen = none;
+        if (!slots_seen(directory, text, (size_t)size, now_ns, &seen)) seen = none;
         memcpy(PyBytes_AS_STRING(found) + i * (Py_ssize_t)sizeof seen, &seen, sizeof seen);
     }
     return found;
 }
 
-static PyObject *plane_leaves_expire(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_expire(PyObject *self, PyObject *args) {
     (void)self;
     unsigned shard;
     Py_buffer directories;
@@ -153,7 +153,7 @@ static PyObject *plane_leaves_expire(PyObject *self, PyObject *args) {
     struct name_run held = {0};
     int error;
     Py_BEGIN_ALLOW_THREADS
-    error = leaves_expire(shard % LEAF_SHARDS, directories.buf, (size_t)directories.len / sizeof(uint64_t), &held);
+    error = slots_expire(shard % SLOT_SHARDS, directories.buf, (size_t)directories.len / sizeof(uint64_t), &held);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&directories);
     PyObject *found = error ? PyErr_NoMemory() : PyBytes_FromStringAndSize(held.bytes, (Py_ssize_t)held.size);
@@ -161,53 +161,53 @@ static PyObject *plane_leaves_expire(PyObject *self, PyObject *args) {
     return found;
 }
 
-static PyObject *plane_leaves_sweep(PyObject *self, PyObject *args) {
+static PyObject *plane_slots_sweep(PyObject *self, PyObject *args) {
     (void)self;
     static struct slot *taken[SWEPT_AT_MOST]; /* with the GIL held */
     static uint64_t directories[SWEPT_AT_MOST];
     Py_ssize_t at_most;
     if (!PyArg_ParseTuple(args, "n", &at_most)) return NULL;
-    size_t count = leaves_sweep(monotonic_ns(), (size_t)at_most, taken, SWEPT_AT_MOST);
+    size_t count = slots_sweep(monotonic_ns(), (size_t)at_most, taken, SWEPT_AT_MOST);
     for (size_t i = 0; i < count; i++) {
         directories[i] = taken[i]->directory;
         contents_take(taken[i]->id); /* with the GIL held, so nobody has put one with this id since */
-        leaves_free(taken[i]);
+        slots_free(taken[i]);
     }
     return PyBytes_FromStringAndSize((const char *)directories, (Py_ssize_t)(count * sizeof *directories));
 }
 
-static PyObject *plane_leaves_figures(PyObject *self, PyObject *noargs) {
+static PyObject *plane_slots_figures(PyObject *self, PyObject *noargs) {
     (void)self, (void)noargs;
-    return Py_BuildValue("(nnnLL)", (Py_ssize_t)leaves_count(), (Py_ssize_t)leaves_held(), (Py_ssize_t)leaves_open(),
+    return Py_BuildValue("(nnnLL)", (Py_ssize_t)slots_count(), (Py_ssize_t)slots_held(), (Py_ssize_t)slots_open(),
                          (long long)__atomic_load_n(&answered.look_ups, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.attributes, __ATOMIC_RELAXED));
 }
 
-PyMethodDef plane_leaves_methods[] = {
-    {"plane_leaves_begin", plane_leaves_begin, METH_VARARGS,
-     "plane_leaves_begin(first_id): there are no leaves; ids from here on are theirs."},
-    {"plane_leaves_are_asked_for", plane_leaves_are_asked_for, METH_O, "plane_leaves_are_asked_for(are): opens of leaves are Python's."},
-    {"plane_leaves_become_stateless", plane_leaves_become_stateless, METH_NOARGS,
-     "plane_leaves_become_stateless(): opens do not reach us any more; look-ups of empty leaves come to Python."},
-    {"plane_leaves_put", plane_leaves_put, METH_VARARGS,
-     "plane_leaves_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
-     "set, is a leaf of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
-    {"plane_leaves_take", plane_leaves_take, METH_VARARGS,
-     "plane_leaves_take(directory, name) -> (id, directory, name, lookups, left_ns, seen, opens, number) or None: it is Python's now. One with opens "
+PyMethodDef plane_slots_methods[] = {
+    {"plane_slots_begin", plane_slots_begin, METH_VARARGS,
+     "plane_slots_begin(first_id): there are no slots; ids from here on are theirs."},
+    {"plane_slots_are_asked_for", plane_slots_are_asked_for, METH_O, "plane_slots_are_asked_for(are): opens of slots are Python's."},
+    {"plane_slots_become_stateless", plane_slots_become_stateless, METH_NOARGS,
+     "plane_slots_become_stateless(): opens do not reach us any more; look-ups of empty slots come to Python."},
+    {"plane_slots_put", plane_slots_put, METH_VARARGS,
+     "plane_slots_put(directory, names, seen, skip, objects, valid_ns) -> (added, left): each name, unless its byte of `skip` is "
+     "set, is a slot of this directory, as `seen` (see seen.h). `left`: a byte for each, 1 for those that are none. `objects`: empty, or a number (uint64) for each."},
+    {"plane_slots_take", plane_slots_take, METH_VARARGS,
+     "plane_slots_take(directory, name) -> (id, directory, name, lookups, left_ns, seen, opens, number) or None: it is Python's now. One with opens "
      "is to be written down."},
-    {"plane_leaves_take_id", plane_leaves_take_id, METH_O, "plane_leaves_take_id(id): the same."},
-    {"plane_leaves_written_down", plane_leaves_written_down, METH_O,
-     "plane_leaves_written_down(number): the next daemon would find this one, that was taken, elsewhere by now."},
-    {"plane_leaves_unknown", plane_leaves_unknown, METH_VARARGS,
-     "plane_leaves_unknown(directory, names) -> list: those that are not leaves, or past their time."},
-    {"plane_leaves_sweep", plane_leaves_sweep, METH_VARARGS,
-     "plane_leaves_sweep(at_most) -> bytes: of a 1024th of the leaves those go that the kernel does not hold and that are "
+    {"plane_slots_take_id", plane_slots_take_id, METH_O, "plane_slots_take_id(id): the same."},
+    {"plane_slots_written_down", plane_slots_written_down, METH_O,
+     "plane_slots_written_down(number): the next daemon would find this one, that was taken, elsewhere by now."},
+    {"plane_slots_unknown", plane_slots_unknown, METH_VARARGS,
+     "plane_slots_unknown(directory, names) -> list: those that are not slots, or past their time."},
+    {"plane_slots_sweep", plane_slots_sweep, METH_VARARGS,
+     "plane_slots_sweep(at_most) -> bytes: of a 1024th of the slots those go that the kernel does not hold and that are "
      "past their time or too many; the directory of each (uint64)."},
-    {"plane_leaves_figures", plane_leaves_figures, METH_NOARGS,
-     "plane_leaves_figures() -> (leaves, held, open, look_ups, attributes): that are there; that the kernel holds; that are open; "
+    {"plane_slots_figures", plane_slots_figures, METH_NOARGS,
+     "plane_slots_figures() -> (slots, held, open, look_ups, attributes): that are there; that the kernel holds; that are open; "
      "answered since."},
-    {"plane_leaves_seen", plane_leaves_seen, METH_VARARGS, "plane_leaves_seen(directory, names) -> bytes: a struct seen of each; ENOENT of those that are not leaves, or past their time."},
-    {"plane_leaves_expire", plane_leaves_expire, METH_VARARGS, "plane_leaves_expire(shard, directories) -> bytes: leaves in these (uint64, ascending) are past their time from now on, those"
+    {"plane_slots_seen", plane_slots_seen, METH_VARARGS, "plane_slots_seen(directory, names) -> bytes: a struct seen of each; ENOENT of those that are not slots, or past their time."},
+    {"plane_slots_expire", plane_slots_expire, METH_VARARGS, "plane_slots_expire(shard, directories) -> bytes: slots in these (uint64, ascending) are past their time from now on, those"
      " of one of 1024 shards; names that the kernel holds, each behind its directory (uint64) and its length (uint8)."},
     {NULL, NULL, 0, NULL},
 };

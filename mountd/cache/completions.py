@@ -1,4 +1,4 @@
-"""Arrivals: objects that the data plane has written by itself, from numbers and room that it was granted.
+"""Completions: objects that the data plane has written by itself, from numbers and room that it was granted.
 
 They are synced and entered in the index as what the writer has written, many in one group, but a StagedFile is made of
 one only for whoever wants it before its row is there. One whose version somebody else has staged meanwhile goes again.
@@ -36,7 +36,7 @@ _AGAIN_S = 0.05
 _SECOND_NS = 1_000_000_000
 
 
-class Arrival(NamedTuple):
+class Completion(NamedTuple):
     """A new object with all bytes of one version."""
 
     version: Version
@@ -46,7 +46,7 @@ class Arrival(NamedTuple):
     checksum: int
 
 
-class Arrivals:
+class Completions:
     def __init__(
         self,
         context: CacheContext,
@@ -66,7 +66,7 @@ class Arrivals:
         self._files = files
         self._reclaim_queue = reclaim_queue
         self._chunk_bytes = chunk_bytes
-        self._adopted: dict[int, StagedFile] = {}
+        self._attached: dict[int, StagedFile] = {}
         """By number: those of a file that somebody has, until they are in the index."""
         self._closed = False
         self._known = known
@@ -131,45 +131,45 @@ class Arrivals:
 
     # -- what has arrived ---------------------------------------------------------------------------------------------
 
-    def enter(self, arrivals: Sequence[Arrival]) -> None:
+    def enter(self, completions: Sequence[Completion]) -> None:
         """These were written just now."""
         rows = []
         now_s = int(self._context.clock())
-        for arrival in arrivals:
-            room_bytes = self._room_bytes(arrival.version.size)
-            self._object_ids.used(arrival.number)
+        for completion in completions:
+            room_bytes = self._room_bytes(completion.version.size)
+            self._object_ids.used(completion.number)
             self._context.room.written(room_bytes)
-            file = self._files.peek(arrival.version)
+            file = self._files.peek(completion.version)
             if file is not None:
-                is_taken = self._adopt(file, arrival, room_bytes)
+                is_taken = self._attach(file, completion, room_bytes)
             else:
-                adopt = partial(self._adopt, arrival=arrival, room_bytes=room_bytes)
-                is_taken = self._files.coming(arrival.version, adopt)
+                attach = partial(self._attach, completion=completion, room_bytes=room_bytes)
+                is_taken = self._files.coming(completion.version, attach)
             if not is_taken:
-                self.broken(arrival.number, arrival.version.size, is_charged=True)
+                self.broken(completion.number, completion.version.size, is_charged=True)
                 continue
-            rows.append(self._row(arrival, room_bytes, now_s))
+            rows.append(self._row(completion, room_bytes, now_s))
         if rows:
             self._context.metrics.add("staging_put_chunks", len(rows))
             self._context.metrics.add("staging_put_bytes", sum(row.size_bytes for row in rows))
             self._committer.arrived_nowait(rows, self._entered)
 
-    def _adopt(self, file: StagedFile, arrival: Arrival, room_bytes: int) -> bool:
+    def _attach(self, file: StagedFile, completion: Completion, room_bytes: int) -> bool:
         """Somebody asked a moment ago what is staged of it, when nothing was: this object is its own from now on.
 
         False: it has one, or is about to.
         """
         if file.object_id is not None or file.unsettled or file.stray is not None or file.present.count != 1:
             return False
-        file.object_id, file.path, file.room_bytes = arrival.number, arrival.path, room_bytes
+        file.object_id, file.path, file.room_bytes = completion.number, completion.path, room_bytes
         file.created = True
         file.unsettled += 1
-        file.stamp = arrival.stamp
+        file.stamp = completion.stamp
         file.element_bytes = RAW
-        file.chunks.enter(ChunkRow(0, arrival.checksum))
+        file.chunks.enter(ChunkRow(0, completion.checksum))
         file.present.add(0)
         file.verify(0)
-        self._adopted[arrival.number] = file
+        self._attached[completion.number] = file
         return True
 
     def broken(self, number: int, size: int, *, is_charged: bool = False) -> None:
@@ -185,27 +185,27 @@ class Arrivals:
     def _room_bytes(self, size: int) -> int:
         return blocks_bytes(size) + object_overhead_bytes(1)
 
-    def _row(self, arrival: Arrival, room_bytes: int, now_s: int) -> Committed:
-        size = arrival.version.size
-        stamp = arrival.stamp if arrival.stamp.ctime_ns % _SECOND_NS else None  # see `objects.stamps`
+    def _row(self, completion: Completion, room_bytes: int, now_s: int) -> Committed:
+        size = completion.version.size
+        stamp = completion.stamp if completion.stamp.ctime_ns % _SECOND_NS else None  # see `objects.stamps`
         return Committed(
-            arrival.number,
+            completion.number,
             True,
-            arrival.version,
-            arrival.path,
+            completion.version,
+            completion.path,
             self._chunk_bytes,
             True,
             size,
             room_bytes,
             now_s,
-            (ChunkRow(0, arrival.checksum),),
+            (ChunkRow(0, completion.checksum),),
             stamp,
         )
 
     def _entered(self, rows: Sequence[Committed], is_durable: bool) -> None:
         """They are in the index, or never will be."""
         for row in rows:
-            file = self._adopted.pop(row.object_id, None)
+            file = self._attached.pop(row.object_id, None)
             if is_durable:
                 self._object_ids.settle(row.object_id)
             elif file is None:

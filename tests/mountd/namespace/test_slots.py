@@ -1,4 +1,4 @@
-"""Leaves: files that are no nodes here, whose names the table of the data plane answers by itself."""
+"""Slots: files that are no nodes here, whose names the table of the data plane answers by itself."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from hfs.mountd.core.version import Version
 from hfs.mountd.namespace import Namespace
 from hfs.mountd.namespace.nodes.node import Dentry, Node
 from tests.support.examples import examples
-from tests.support.fake_leaves import FakeLeafTable, Kept
+from tests.support.fake_slots import FakeSlotTable, Kept
 from tests.support.fake_source import FakeSource
 from tests.support.small_namespace import looked_up, made
 
 TTL_S = 10.0
 
 
-async def with_leaves(source: FakeSource, ttl_s: float = TTL_S) -> tuple[Namespace, FakeLeafTable, Node]:
+async def with_slots(source: FakeSource, ttl_s: float = TTL_S) -> tuple[Namespace, FakeSlotTable, Node]:
     """A namespace, its table and the directory d, which the kernel knows."""
-    table = FakeLeafTable()
-    namespace, _ = await made(source, ttl_s, leaf_table=table)
+    table = FakeSlotTable()
+    namespace, _ = await made(source, ttl_s, slot_table=table)
     return namespace, table, await looked_up(namespace, b"d")
 
 
@@ -47,9 +47,9 @@ async def ahead(namespace: Namespace, directory: Node, names: list[bytes], told:
 
 async def test_what_is_asked_for_ahead_becomes_leaves_and_what_is_opened_a_node() -> None:
     source = tree(b"a", b"b", b"c")
-    namespace, table, d = await with_leaves(source)
+    namespace, table, d = await with_slots(source)
     await ahead(namespace, d, [b"a", b"b", b"c", b"none"], {b"c"})
-    assert set(table.leaves) == {(d.id, b"a"), (d.id, b"b")}
+    assert set(table.slots) == {(d.id, b"a"), (d.id, b"b")}
     assert d.children is not None
     assert set(d.children) == {b"c", b"none"}
     kept = table.look_up(d.id, b"a")
@@ -58,16 +58,16 @@ async def test_what_is_asked_for_ahead_becomes_leaves_and_what_is_opened_a_node(
     assert (node.id, node.path, node.lookups, node.attributes) == (kept.node_id, b"d/a", 1, source.tree[b"d/a"])
     assert (await namespace.lookups.child(d, b"a")).node is node
     assert (await namespace.lookups.child(d, b"b")).node is not node
-    assert not table.leaves
+    assert not table.slots
     asked = len(source.calls)
     await namespace.freshness.fresh(node)
-    assert len(source.calls) == asked, "what was known of the leaf is known of the node"
+    assert len(source.calls) == asked, "what was known of the slot is known of the node"
 
 
 async def test_a_leaf_that_was_renumbered_is_counted() -> None:
     source = tree(b"a", b"b", b"c")
-    table = FakeLeafTable()
-    namespace, metrics = await made(source, TTL_S, leaf_table=table)
+    table = FakeSlotTable()
+    namespace, metrics = await made(source, TTL_S, slot_table=table)
     d = await looked_up(namespace, b"d")
     await ahead(namespace, d, [b"a", b"b", b"c"])
     await trio.sleep(2 * TTL_S)
@@ -79,9 +79,9 @@ async def test_a_leaf_that_was_renumbered_is_counted() -> None:
 
 
 async def test_a_leaf_that_nobody_holds_has_no_id_as_a_node() -> None:
-    namespace, table, d = await with_leaves(tree(b"a"))
+    namespace, table, d = await with_slots(tree(b"a"))
     await ahead(namespace, d, [b"a"])
-    (kept,) = table.leaves.values()
+    (kept,) = table.slots.values()
     node = (await namespace.lookups.child(d, b"a")).node
     assert node is not None
     assert node.id == 0
@@ -95,16 +95,16 @@ async def test_directories_and_others_are_no_leaves() -> None:
     source = tree(b"a", b"b")
     source.directory(b"d/sub", 40)
     source.tree[b"d/else"] = source.tree[b"d/b"]._replace(inode=50, device=7, file_system="another")
-    namespace, table, d = await with_leaves(source)
+    namespace, table, d = await with_slots(source)
     await ahead(namespace, d, [b"a", b"b", b"sub", b"else", b"x" * 256])
-    assert sorted(name for _, name in table.leaves) == [b"a", b"b"]
+    assert sorted(name for _, name in table.slots) == [b"a", b"b"]
     assert d.children is not None
     assert {name for name, dentry in d.children.items() if dentry.node is not None} == {b"sub", b"else"}
 
 
 async def test_past_its_time_a_leaf_is_asked_for_and_stays_one() -> None:
     source = tree(b"a", b"b")
-    namespace, table, d = await with_leaves(source)
+    namespace, table, d = await with_slots(source)
     await ahead(namespace, d, [b"a", b"b"])
     await trio.sleep(TTL_S)
     assert table.look_up(d.id, b"a") is None
@@ -115,21 +115,21 @@ async def test_past_its_time_a_leaf_is_asked_for_and_stays_one() -> None:
     changed = (await namespace.lookups.held(d, [b"a", b"b"]))[b"a"].node
     assert changed is not None
     assert changed.attributes.size == 999, "another version is a node of its own"
-    assert [name for _, name in table.leaves] == [b"b"]
+    assert [name for _, name in table.slots] == [b"b"]
 
 
 async def test_a_node_past_its_time_stays_a_node() -> None:
-    namespace, table, d = await with_leaves(tree(b"a", b"b"))
+    namespace, table, d = await with_slots(tree(b"a", b"b"))
     node = (await namespace.lookups.child(d, b"a")).node
     await trio.sleep(TTL_S)
     await ahead(namespace, d, [b"a", b"b"])
-    assert [name for _, name in table.leaves] == [b"b"]
+    assert [name for _, name in table.slots] == [b"b"]
     assert (await namespace.lookups.child(d, b"a")).node is node
 
 
 async def test_a_change_of_a_leaf_makes_who_has_it_look_again() -> None:
     source = tree(b"a")
-    namespace, table, d = await with_leaves(source)
+    namespace, table, d = await with_slots(source)
     await ahead(namespace, d, [b"a"])
     kept = table.look_up(d.id, b"a")
     assert kept is not None
@@ -142,7 +142,7 @@ async def test_a_change_of_a_leaf_makes_who_has_it_look_again() -> None:
 
 async def test_a_file_that_was_renamed_is_a_node_of_its_own_and_its_old_name_ends_with_its_time() -> None:
     source = tree(b"a")
-    namespace, table, d = await with_leaves(source)
+    namespace, table, d = await with_slots(source)
     await ahead(namespace, d, [b"a"])
     kept = table.look_up(d.id, b"a")
     assert kept is not None
@@ -156,7 +156,7 @@ async def test_a_file_that_was_renamed_is_a_node_of_its_own_and_its_old_name_end
 
 
 async def test_a_directory_is_held_by_its_leaves() -> None:
-    namespace, table, d = await with_leaves(tree(b"a", b"b"))
+    namespace, table, d = await with_slots(tree(b"a", b"b"))
     await ahead(namespace, d, [b"a", b"b"])
     kept = table.look_up(d.id, b"a")
     assert kept is not None
@@ -165,7 +165,7 @@ async def test_a_directory_is_held_by_its_leaves() -> None:
     assert namespace.node(kept.node_id).path == b"d/a", "a path needs the directories above"
     await trio.sleep(TTL_S)
     await namespace.sweep()
-    assert not table.leaves
+    assert not table.slots
     namespace.holds.forget(kept.node_id, 1)
     await namespace.sweep()
     await namespace.sweep()
@@ -176,15 +176,15 @@ async def test_a_directory_is_held_by_its_leaves() -> None:
 
 async def test_without_a_time_to_live_or_a_data_plane_there_are_none() -> None:
     for ttl_s, runs in ((0.0, True), (10.0, False)):
-        namespace, table, d = await with_leaves(tree(b"a"), ttl_s)
+        namespace, table, d = await with_slots(tree(b"a"), ttl_s)
         table.runs = runs
         held = await namespace.lookups.held(d, [b"a"])
         assert held[b"a"].node is not None
-        assert not table.leaves
+        assert not table.slots
 
 
 async def test_a_node_that_takes_the_place_of_a_leaf_is_the_later_one_to_the_next_daemon_too() -> None:
-    namespace, table, d = await with_leaves(tree(b"a"))
+    namespace, table, d = await with_slots(tree(b"a"))
     await ahead(namespace, d, [b"a"])
     kept = table.look_up(d.id, b"a")
     assert kept is not None
@@ -202,7 +202,7 @@ async def test_a_node_that_takes_the_place_of_a_leaf_is_the_later_one_to_the_nex
 async def test_what_was_refuted_meanwhile_does_not_come_back() -> None:
     """Bytes of a version were of two states: its file has another identity, also where it was asked for before that."""
     source = tree(b"a", b"b", b"c")
-    namespace, table, d = await with_leaves(source)
+    namespace, table, d = await with_slots(source)
     a = (await namespace.lookups.child(d, b"a")).node
     assert a is not None
     assert a.version is not None
@@ -218,7 +218,7 @@ async def test_what_was_refuted_meanwhile_does_not_come_back() -> None:
         for version in refuted:
             source.doubts.rewritten.add(version._replace(source_id=source.source_id))
             namespace.tree.distrust(version)
-    assert [name for _, name in table.leaves] == [b"b"]
+    assert [name for _, name in table.slots] == [b"b"]
     for name in (b"a", b"c"):
         node = (await namespace.lookups.child(d, name)).node
         assert node is not None
@@ -242,7 +242,7 @@ class World:
 
     source: FakeSource
     namespace: Namespace
-    table: FakeLeafTable
+    table: FakeSlotTable
     directory: Node
     past: dict[bytes, list[tuple[float, Version | None]]] = field(default_factory=dict)
     """Of each name, from when on it was what."""
@@ -345,9 +345,9 @@ class World:
         self.note()
 
     def check(self) -> None:
-        leaves = [kept for kept in self.table.leaves.values() if kept.directory_id == self.directory.id]
+        slots = [kept for kept in self.table.slots.values() if kept.directory_id == self.directory.id]
         children = self.directory.children or {}
-        assert not {kept.name for kept in leaves} & set(children), "a name is a leaf's or a node's"
+        assert not {kept.name for kept in slots} & set(children), "a name is a slot's or a node's"
         for node_id, count in self.held.items():
             kept = self.table.by_id(node_id)
             known = kept.look_ups if kept is not None else self.namespace.nodes.node(node_id).lookups
@@ -380,7 +380,7 @@ STEPS = st.lists(
 
 async def _run(steps: list[tuple[str, bytes, int]]) -> None:
     source = tree(*NAMES[:3])
-    namespace, table, directory = await with_leaves(source)
+    namespace, table, directory = await with_slots(source)
     world = World(source, namespace, table, directory)
     world.note()
     for step, name, number in steps:

@@ -1,5 +1,5 @@
-/* Drives the table of leaves without Python and without a mount: threads that stand for the kernel look names up, ask for
- * attributes and forget, while one that stands for Python puts leaves in, takes them over and sweeps.
+/* Drives the table of slots without Python and without a mount: threads that stand for the kernel look names up, ask for
+ * attributes and forget, while one that stands for Python puts slots in, takes them over and sweeps.
  *
  * Ends with 1 and a line on standard error if the table did what it must not; see driving.h.
  */
@@ -21,7 +21,7 @@ WRAPPED(int, posix_fallocate, (int fd, off_t offset, off_t size), (fd, offset, s
 #define SHARDS 1024    /* each gives out ids of its own */
 #define IDS (1 << 19)  /* given out at most */
 
-/* What is written of a leaf tells where it belongs: a wrong one is seen wherever it comes from. */
+/* What is written of a slot tells where it belongs: a wrong one is seen wherever it comes from. */
 static struct seen seen_of(uint64_t directory, unsigned name, unsigned version) {
     struct seen seen = {.mode = 0100644, .nlink = 1, .inode = directory * 100000 + name, .size = version};
     seen.seconds[2] = version;
@@ -33,7 +33,7 @@ static size_t name_of(unsigned name, char *into) { return (size_t)sprintf(into, 
 static void check(const struct slot *facts, uint64_t directory, unsigned name) {
     if (facts->seen.inode != directory * 100000 + name) fail("another file's attributes");
     if (facts->seen.size != (uint64_t)facts->seen.seconds[2]) fail("attributes of two moments");
-    if (!leaves_is_id(facts->id)) fail("an id that is none");
+    if (!slots_is_id(facts->id)) fail("an id that is none");
 }
 
 static long (*held)[1];          /* look-ups that the kernel holds, by id - FIRST */
@@ -49,7 +49,7 @@ struct asked {
 static int told(const struct slot *facts, void *context) {
     struct asked *asked = context;
     check(facts, asked->directory, asked->name);
-    if (facts->id - FIRST >= IDS) fail("more ids than leaves were put in");
+    if (facts->id - FIRST >= IDS) fail("more ids than slots were put in");
     asked->id = facts->id;
     if (asked->refuse) return ENOENT;
     __atomic_add_fetch(&held[facts->id - FIRST][0], 1, __ATOMIC_SEQ_CST);
@@ -78,7 +78,7 @@ static void forget(uint64_t id, long count, int in_batch, int device) {
         if (size != sizeof batch - (done ? sizeof batch.each[0] : 0) || batch.header.len != size) fail("a batch of another length");
     } else {
         int is_held;
-        done = leaves_forget(id, (uint64_t)count, &is_held);
+        done = slots_forget(id, (uint64_t)count, &is_held);
     }
     if (!done) __atomic_sub_fetch(&python_holds[id - FIRST][0], count, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&forgotten, 1, __ATOMIC_RELAXED);
@@ -107,10 +107,10 @@ static void *kernel(void *argument) {
             while (recv(pair[1], buffer, sizeof buffer, MSG_DONTWAIT) > 0) continue;
             continue;
         }
-        if (!leaves_look_up(asked.directory, name, size, monotonic_ns(), told, &asked)) continue;
+        if (!slots_look_up(asked.directory, name, size, monotonic_ns(), told, &asked)) continue;
         __atomic_add_fetch(&look_ups, 1, __ATOMIC_RELAXED);
-        leaves_attributes(asked.id, monotonic_ns(), told_attributes, &asked.id);
-        leaves_seen(asked.directory, name, size, monotonic_ns(), NULL);
+        slots_attributes(asked.id, monotonic_ns(), told_attributes, &asked.id);
+        slots_seen(asked.directory, name, size, monotonic_ns(), NULL);
         long now = __atomic_load_n(&held[asked.id - FIRST][0], __ATOMIC_SEQ_CST);
         if (asked.refuse || now < 1 || rand_r(&seed) % 2) continue;
         if (__atomic_compare_exchange_n(&held[asked.id - FIRST][0], &now, now - 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -120,30 +120,30 @@ static void *kernel(void *argument) {
     return NULL;
 }
 
-static void took(struct slot *leaf) {
-    unsigned name = (unsigned)(leaf->seen.inode % 100000);
+static void took(struct slot *slot) {
+    unsigned name = (unsigned)(slot->seen.inode % 100000);
     char text[64];
-    if (name_of(name, text) != leaf->name_size || memcmp(text, leaf->name, leaf->name_size)) fail("another one's name");
-    check(leaf, leaf->directory, name);
-    __atomic_add_fetch(&python_holds[leaf->id - FIRST][0], leaf->lookups, __ATOMIC_SEQ_CST);
+    if (name_of(name, text) != slot->name_size || memcmp(text, slot->name, slot->name_size)) fail("another one's name");
+    check(slot, slot->directory, name);
+    __atomic_add_fetch(&python_holds[slot->id - FIRST][0], slot->lookups, __ATOMIC_SEQ_CST);
     taken_over++;
-    leaves_free(leaf);
+    slots_free(slot);
 }
 
 static long put;
 
 static void sweep(void) {
     struct slot *taken[64];
-    size_t count = leaves_sweep(monotonic_ns(), NAMES, taken, 64);
+    size_t count = slots_sweep(monotonic_ns(), NAMES, taken, 64);
     for (size_t i = 0; i < count; i++) {
-        if (!leaves_is_id(taken[i]->id) || taken[i]->lookups) fail("swept: no leaf, or one that is held");
-        leaves_free(taken[i]);
+        if (!slots_is_id(taken[i]->id) || taken[i]->lookups) fail("swept: no slot, or one that is held");
+        slots_free(taken[i]);
     }
     gone += (long)count;
 }
 
 static void change_something(unsigned *seed) {
-    struct slot *leaf;
+    struct slot *slot;
     uint64_t directory = 1 + (uint64_t)(rand_r(seed) % DIRECTORIES);
     unsigned name = (unsigned)rand_r(seed) % NAMES;
     char text[64];
@@ -151,17 +151,17 @@ static void change_something(unsigned *seed) {
     int error = 0;
     switch (rand_r(seed) % 8) {
     case 0:
-        if ((leaf = leaves_take(directory, text, size))) took(leaf);
+        if ((slot = slots_take(directory, text, size))) took(slot);
         break;
     case 1:
-        if ((leaf = leaves_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1)))) took(leaf);
+        if ((slot = slots_take_id(FIRST + (uint64_t)rand_r(seed) % (uint64_t)(put + 1)))) took(slot);
         break;
     case 2: sweep(); break;
     default: {
         struct seen seen = seen_of(directory, name, (unsigned)rand_r(seed) % 3);
         int64_t until_ns = rand_r(seed) % 4 ? INT64_MAX : monotonic_ns() + rand_r(seed) % 1000000;
         uint64_t id;
-        error = leaves_put(directory, text, size, &seen, 0, until_ns, &id);
+        error = slots_put(directory, text, size, &seen, 0, until_ns, &id);
         put += !error;
         if (error == EEXIST || error == ESTALE) error = 0;
     }
@@ -176,13 +176,13 @@ static int is_wanted(int64_t end_ns) {
 /* Until so many were put in that a shard may have given out the ids that are counted here, or the time is over and all was
  * tried. */
 static void round_of(int64_t end_ns, unsigned *seed) {
-    struct slot *leaf;
+    struct slot *slot;
     pthread_t kernels[KERNELS];
     unsigned seeds[KERNELS];
     put = 0;
     memset(held, 0, IDS * sizeof *held);
     memset(python_holds, 0, IDS * sizeof *python_holds);
-    leaves_begin(FIRST);
+    slots_begin(FIRST);
     __atomic_store_n(&run, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) {
         seeds[i] = (unsigned)rand_r(seed);
@@ -192,10 +192,10 @@ static void round_of(int64_t end_ns, unsigned *seed) {
     __atomic_store_n(&run, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < KERNELS; i++) pthread_join(kernels[i], NULL);
     for (uint64_t id = FIRST; id < FIRST + IDS; id++)
-        if ((leaf = leaves_take_id(id))) took(leaf);
+        if ((slot = slots_take_id(id))) took(slot);
     for (size_t i = 0; i < IDS; i++)
         if (held[i][0] != python_holds[i][0]) fail("%ld look-ups are held, %ld are counted", held[i][0], python_holds[i][0]);
-    if (leaves_count() || leaves_held()) fail("leaves are left");
+    if (slots_count() || slots_held()) fail("slots are left");
 }
 
 /* An ioctl, of which the first `size` bytes are there, goes to Python (1), or is answered that there is none. */
@@ -235,26 +235,26 @@ static void fuzz(double seconds, unsigned seed) {
     long rounds = 0;
     for (int64_t end_ns = monotonic_ns() + (int64_t)(seconds * 1e9); is_wanted(end_ns); rounds++) round_of(end_ns, &seed);
     printf("%ld rounds: %ld answered, %ld forgotten, %ld taken, %ld swept\n", rounds, look_ups, forgotten, taken_over, gone);
-    leaves_begin(0);
+    slots_begin(0);
     free(held), free(python_holds);
 }
 
 static int new_memory(uint64_t directory) {
-    fail("a leaf of %llu in memory that is new", (unsigned long long)directory);
+    fail("a slot of %llu in memory that is new", (unsigned long long)directory);
     return 0;
 }
 
 static int once(void) {
     char text[64];
-    leaves_begin(FIRST);
-    int error = leaves_attach(-1, 0, new_memory);
+    slots_begin(FIRST);
+    int error = slots_attach(-1, 0, new_memory);
     for (unsigned name = 0; name < 3000 && !error; name++) { /* shards grow */
         struct seen seen = seen_of(1, name, 1);
         uint64_t id;
-        error = leaves_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, &id);
+        error = slots_put(1, text, name_of(name, text), &seen, 0, INT64_MAX, &id);
     }
-    leaves_begin(0);
-    if (leaves_count()) fail("leaves are left");
+    slots_begin(0);
+    if (slots_count()) fail("slots are left");
     return error;
 }
 

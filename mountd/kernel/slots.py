@@ -1,6 +1,6 @@
-"""The table of leaves: regular files, each hard link by itself, that nobody in Python has a node of.
+"""The table of slots: regular files, each hard link by itself, that nobody in Python has a node of.
 
-Kept by the data plane, which answers look-ups of their names and counts them (mountd/native/plane/leaves.c); filled and
+Kept by the data plane, which answers look-ups of their names and counts them (mountd/native/plane/slots.c); filled and
 emptied by the namespace alone.
 """
 
@@ -19,13 +19,13 @@ _LONGEST_S = 86_400.0 * 365 * 100
 """In nanoseconds it has room in 63 bits; the kernel is told of a day at most."""
 
 _SHARDS = 1024
-"""LEAF_SHARDS in mountd/native/plane/plane.h: so many calls go over all of the table."""
+"""SLOT_SHARDS in mountd/native/plane/plane.h: so many calls go over all of the table."""
 _HELD = struct.Struct("=QB")
 
 _Taken = tuple[int, int, bytes, int, int, bytes, int, int]
 
 
-class Leaf(NamedTuple):
+class TakenSlot(NamedTuple):
     """One that was taken out of the table."""
 
     node_id: int
@@ -44,7 +44,7 @@ class Leaf(NamedTuple):
     """Of one that is, or may be, open: where the next daemon would find it until it is `written_down`."""
 
 
-class LeafFigures(NamedTuple):
+class SlotFigures(NamedTuple):
     """For the status."""
 
     known: int = 0
@@ -56,7 +56,7 @@ class LeafFigures(NamedTuple):
     attributes: int = 0
 
 
-class PlaneLeaves:
+class SlotTable:
     """The one table of this process; directories are known by their node ids. Waits only for answers under way."""
 
     def __init__(self, plane: DataPlane) -> None:
@@ -69,63 +69,63 @@ class PlaneLeaves:
 
     def begin(self, first_id: int) -> None:
         """It is empty, and gives out node ids from this one on, 2**38 at most."""
-        EXTENSION.plane_leaves_begin(first_id)
+        EXTENSION.plane_slots_begin(first_id)
 
     def become_stateless(self) -> None:
         """Opens do not reach us any more: look-ups of empty files come to us."""
-        EXTENSION.plane_leaves_become_stateless()
+        EXTENSION.plane_slots_become_stateless()
 
     def put(
         self, directory_id: int, found: SeenNames, skip: bytearray, *, valid_s: float, objects: Sequence[int] = ()
     ) -> tuple[int, list[int]]:
-        """Each name is a leaf from now on, for so long, unless its byte of `skip` is 1.
+        """Each name is a slot from now on, for so long, unless its byte of `skip` is 1.
 
         `objects`: none, or the number of what is staged of each.
 
         How many are new; the indexes of those that are none now: skipped, or another version is there, which stays.
         """
         valid_ns = int(min(valid_s, _LONGEST_S) * 1e9)
-        added, left = EXTENSION.plane_leaves_put(
+        added, left = EXTENSION.plane_slots_put(
             directory_id, found.names, found.seen, skip, array("Q", objects), valid_ns
         )
         return added, [index for index, is_left in enumerate(left) if is_left]
 
-    def take(self, directory_id: int, name: bytes) -> Leaf | None:
+    def take(self, directory_id: int, name: bytes) -> TakenSlot | None:
         """It is ours from now on: requests for it come to us."""
-        return _leaf(EXTENSION.plane_leaves_take(directory_id, name))
+        return _slot(EXTENSION.plane_slots_take(directory_id, name))
 
-    def take_id(self, node_id: int) -> Leaf | None:
+    def take_id(self, node_id: int) -> TakenSlot | None:
         """The same, by the id that the kernel knows."""
-        return _leaf(EXTENSION.plane_leaves_take_id(node_id))
+        return _slot(EXTENSION.plane_slots_take_id(node_id))
 
     def count(self, handle: int, opens: int) -> int:
         """Where so many that have this handle open are counted from now on (`DataPlane.count`); -1: there are too many
         handles."""
-        slot: int = EXTENSION.plane_new_count(handle, opens)
-        return slot
+        counter: int = EXTENSION.plane_new_count(handle, opens)
+        return counter
 
-    def written_down(self, leaf: Leaf) -> None:
+    def written_down(self, slot: TakenSlot) -> None:
         """It was taken, and the next daemon of the mount finds what is open of it elsewhere now."""
-        if leaf.number >= 0:
-            EXTENSION.plane_leaves_written_down(leaf.number)
+        if slot.number >= 0:
+            EXTENSION.plane_slots_written_down(slot.number)
 
     def unknown(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
-        """Those of them that are not leaves, or past their time."""
-        unknown: list[bytes] = EXTENSION.plane_leaves_unknown(directory_id, list(names))
+        """Those of them that are not slots, or past their time."""
+        unknown: list[bytes] = EXTENSION.plane_slots_unknown(directory_id, list(names))
         return unknown
 
     def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
-        """What is known of each, as in `core.seen`: ENOENT of those that are not leaves, or past their time."""
-        seen: bytes = EXTENSION.plane_leaves_seen(directory_id, list(names))
+        """What is known of each, as in `core.seen`: ENOENT of those that are not slots, or past their time."""
+        seen: bytes = EXTENSION.plane_slots_seen(directory_id, list(names))
         return seen
 
     def expire(self, directory_ids: Sequence[int]) -> list[tuple[int, list[bytes]]]:
-        """All leaves in these directories are past their time from now on. By directory the names of those that the
-        kernel holds. In a thread: it goes over all leaves, a tenth of a second for a million."""
+        """All slots in these directories are past their time from now on. By directory the names of those that the
+        kernel holds. In a thread: it goes over all slots, a tenth of a second for a million."""
         held: dict[int, list[bytes]] = {}
         directories = array("Q", sorted(directory_ids))
         for shard in range(_SHARDS):
-            found = EXTENSION.plane_leaves_expire(shard, directories)
+            found = EXTENSION.plane_slots_expire(shard, directories)
             at = 0
             while at < len(found):
                 directory_id, size = _HELD.unpack_from(found, at)
@@ -136,30 +136,30 @@ class PlaneLeaves:
     def sweep(self, at_most: int) -> list[int]:
         """Go over a 1024th of it: those go that the kernel does not hold, if they are past their time, or if there are
         more than `at_most` such. The directories of those that went, one for each."""
-        found = array("Q", EXTENSION.plane_leaves_sweep(at_most))
+        found = array("Q", EXTENSION.plane_slots_sweep(at_most))
         return found.tolist()
 
-    def own(self, directory_id: int, names: Sequence[bytes]) -> None:
-        """These names are ours: nobody puts leaves for them in a lent directory (`kernel.small_fetches`)."""
-        EXTENSION.plane_own(directory_id, list(names))
+    def reserve(self, directory_id: int, names: Sequence[bytes]) -> None:
+        """These names are ours: nobody puts slots for them in a delegated directory (`kernel.small_fetches`)."""
+        EXTENSION.plane_reserve(directory_id, list(names))
 
-    def claim(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
-        """As `own`, but for those that were fetched for a lent directory, or are just now: which are given."""
-        is_ours = EXTENSION.plane_claim(directory_id, list(names))
+    def try_reserve(self, directory_id: int, names: Sequence[bytes]) -> list[bytes]:
+        """As `reserve`, but for those that were fetched for a delegated directory, or are just now: which are given."""
+        is_ours = EXTENSION.plane_try_reserve(directory_id, list(names))
         return [name for name, ours in zip(names, is_ours, strict=True) if not ours]
 
-    def disown(self, directory_id: int, names: Sequence[bytes]) -> None:
+    def unreserve(self, directory_id: int, names: Sequence[bytes]) -> None:
         """They are not any more."""
-        EXTENSION.plane_disown(directory_id, list(names))
+        EXTENSION.plane_unreserve(directory_id, list(names))
 
-    def lent_leaves(self, directory_id: int) -> int:
-        """How many leaves others have put in a lent directory since the last call."""
-        count: int = EXTENSION.plane_lent_leaves(directory_id)
+    def delegated_slots(self, directory_id: int) -> int:
+        """How many slots others have put in a delegated directory since the last call."""
+        count: int = EXTENSION.plane_delegated_slots(directory_id)
         return count
 
-    def unlend(self, directory_id: int) -> int:
-        """It is not lent any more; the same number."""
-        count: int = EXTENSION.plane_unlend(directory_id)
+    def recall_directory(self, directory_id: int) -> int:
+        """It is not delegated any more; the same number."""
+        count: int = EXTENSION.plane_recall_directory(directory_id)
         return count
 
     @property
@@ -168,13 +168,13 @@ class PlaneLeaves:
         figures = self.figures()
         return figures.known - figures.held
 
-    def figures(self) -> LeafFigures:
+    def figures(self) -> SlotFigures:
         """What is there, and what was answered."""
-        return LeafFigures(*EXTENSION.plane_leaves_figures())
+        return SlotFigures(*EXTENSION.plane_slots_figures())
 
 
-def _leaf(taken: _Taken | None) -> Leaf | None:
+def _slot(taken: _Taken | None) -> TakenSlot | None:
     if taken is None:
         return None
     node_id, directory_id, name, look_ups, valid_ns, seen, opens, number = taken
-    return Leaf(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen, opens, number)
+    return TakenSlot(node_id, directory_id, name, look_ups, valid_ns / 1e9, seen, opens, number)

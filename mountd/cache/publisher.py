@@ -1,11 +1,12 @@
-"""Objects as they were left, or not: what reads find out about them, and the sound ones, lent to the kernel.
+"""Objects as they were left, or not: what reads find out about them, and the sound ones, published to the kernel.
 
 Right bytes in an object that is as we left it make a chunk verified; another stamp makes all its chunks unverified; a
 fault makes chunks forgotten (`Findings`). So the caller goes to the source, now and the next time, and nothing damaged
 is read twice.
 
 An object is sound if it has the stamp with which all its chunks were found right (`cache.objects.changes`); that is
-looked at whenever one is lent: a descriptor of a complete, durable and sound one, for the kernel to read by itself.
+looked at whenever one is published: a descriptor of a complete, durable and sound one, for the kernel to read by
+itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.disk import Descriptors, Disk, object_name, some_objects
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import Damaged
-from hfs.mountd.cache.objects.reads import OUR_LIMITS, Changed, lend_object, lend_opened
+from hfs.mountd.cache.objects.reads import OUR_LIMITS, Changed, publish_object, publish_opened
 from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.printable import shown_path
@@ -91,7 +92,7 @@ class Findings:
         self._reclaim_queue.give_up(file, list(chunk_range(extent, file.chunk_bytes)))
 
 
-class ObjectLender:
+class ObjectPublisher:
     """Event loop only."""
 
     def __init__(self, context: CacheContext, findings: Findings) -> None:
@@ -126,7 +127,7 @@ class ObjectLender:
         sound = self.is_sound_nowait(file)
         if sound is None:
             try:
-                await self.lend(file, int)
+                await self.publish(file, int)
             except (StagingError, OSError):  # it cannot even be opened: who reads it through us meets that again
                 return False
         return sound is not False
@@ -137,19 +138,19 @@ class ObjectLender:
             return None
         return self._context.disk.directory, object_name(file.object_id)
 
-    def lend_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
-        """Lend it if the object can be opened without waiting for the disk; else None."""
+    def publish_nowait(self, file: StagedFile, use: Callable[[int], Value]) -> Value | None:
+        """Publish it if the object can be opened without waiting for the disk; else None."""
         number = file.object_id
         fd = self._context.disk.open_cached(number) if number is not None and file.durable and file.sound else None
         if fd is None or number is None:
             return None
         try:
-            return lend_opened(self._context.disk, fd, file.size, file.stamp, use)
+            return publish_opened(self._context.disk, fd, file.size, file.stamp, use)
         except Changed as changed:
             self._findings.is_as_left(file, number, changed.found)
             return None
 
-    async def lend(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
+    async def publish(self, file: StagedFile, use: Callable[[int], Value]) -> Value:
         """`use(descriptor)`, which does not wait, of the complete, durable and sound object of `file`, which is pinned.
 
         The descriptor is closed afterwards. Raises StagingError if there is no such object, and what `use` raises.
@@ -158,7 +159,7 @@ class ObjectLender:
         if number is None or not (file.durable and file.sound):
             raise StagingError("not staged as a whole, or not known to be right")
         try:
-            return await self._context.threads.read(lend_object, self._context.disk, number, file.size, stamp, use)
+            return await self._context.threads.read(publish_object, self._context.disk, number, file.size, stamp, use)
         except Changed as changed:
             if file.object_id == number and file.stamp == stamp:
                 self._findings.is_as_left(file, number, changed.found)
@@ -167,12 +168,12 @@ class ObjectLender:
             self._findings.failed(file, number, Extent(0, file.size), error)
             raise StagingError(f"a staged file cannot be read: {error}") from error
 
-    async def lend_some(self, at_most: int, use: Callable[[int], Value]) -> list[Value]:
+    async def publish_some(self, at_most: int, use: Callable[[int], Value]) -> list[Value]:
         """`use(descriptor)`, in a thread, of so many objects, taken by chance, whatever has become of them. Raises
         OSError, and what `use` raises."""
         return await self._context.threads.look(_of_some, self._context.disk, at_most, use)
 
-    async def lend_empty(self, use: Callable[[int], Value]) -> Value:
+    async def publish_empty(self, use: Callable[[int], Value]) -> Value:
         """`use(descriptor)`, in a thread, of an empty file on the cache's disk: to see whether it would work.
 
         Raises StagingError if there can be none, and what `use` raises.

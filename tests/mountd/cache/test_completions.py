@@ -14,7 +14,7 @@ import pytest
 import trio
 import xxhash
 
-from hfs.mountd.cache import Arrival, Cache, StagedFile, Stamp
+from hfs.mountd.cache import Cache, Completion, StagedFile, Stamp
 from hfs.mountd.kernel import KnownObject
 from hfs.policies.geometry import Extent
 from tests.support.faults import check_contents, contents, healthy_staging, object_names, stage, version_of
@@ -45,7 +45,7 @@ class Maker:
     def know(self, objects: Iterable[KnownObject]) -> None:
         pass
 
-    def write(self, staging: Cache, seed: int) -> Arrival:
+    def write(self, staging: Cache, seed: int) -> Completion:
         """The object of the test file with this seed."""
         number, self.numbers = self.numbers[0], self.numbers[1:]
         data = contents(seed, 0, SIZE)
@@ -55,7 +55,7 @@ class Maker:
         found = path.stat()
         stamp = Stamp(found.st_ino, found.st_ctime_ns)
         self.room_bytes -= found.st_blocks * 512 + 4096
-        return Arrival(version_of(seed, SIZE), b"f%d" % seed, number, stamp, xxhash.xxh3_64_intdigest(data))
+        return Completion(version_of(seed, SIZE), b"f%d" % seed, number, stamp, xxhash.xxh3_64_intdigest(data))
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def filling(path: Path) -> AsyncIterator[tuple[Cache, Maker]]:
     maker = Maker()
     async with healthy_staging(path, maker=maker) as staging:
         while not maker.numbers or not maker.room_bytes:
-            staging.arrivals.grant_nowait()
+            staging.completions.grant_nowait()
             await trio.sleep(0.1)
         yield staging, maker
 
@@ -80,8 +80,8 @@ async def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None
     async with filling(tmp_path) as (staging, maker):
         before = await staging.files.get(version_of(7, SIZE), b"f7") if asked == "before" else None
         assert before is None or not before.complete
-        arrival = maker.write(staging, 7)
-        staging.arrivals.enter([arrival])
+        completion = maker.write(staging, 7)
+        staging.completions.enter([completion])
         if asked == "after":
             await staging.committer.wait_committed()
         if asked == "meanwhile with others":
@@ -89,16 +89,16 @@ async def test_it_is_staged_for_whoever_asks(tmp_path: Path, asked: str) -> None
         file = before or await staging.files.get(version_of(7, SIZE), b"f7")
         assert file.complete, "nobody waits for the index"
         assert file.has_row == (asked == "after")
-        await check_staged(staging, file, 7, arrival.number)
+        await check_staged(staging, file, 7, completion.number)
     async with healthy_staging(tmp_path) as staging:
-        await check_staged(staging, await staging.files.get(version_of(7, SIZE)), 7, arrival.number)
+        await check_staged(staging, await staging.files.get(version_of(7, SIZE)), 7, completion.number)
 
 
 async def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
     async with filling(tmp_path) as (staging, maker):
         staged = await stage(staging, 8, SIZE)
         twice = [maker.write(staging, 7), maker.write(staging, 7), maker.write(staging, 8)]
-        staging.arrivals.enter(twice)
+        staging.completions.enter(twice)
         await staging.committer.wait_committed()
         await staging.reclaimer.wait_idle()
         file = await staging.files.get(version_of(7, SIZE))
@@ -110,11 +110,11 @@ async def test_of_two_objects_of_a_version_one_stays(tmp_path: Path) -> None:
 async def test_one_that_was_asked_for_is_evicted_as_any(tmp_path: Path) -> None:
     async with filling(tmp_path) as (staging, maker):
         file = await staging.files.get(version_of(7, SIZE), b"f7")
-        staging.arrivals.enter([maker.write(staging, 7)])
+        staging.completions.enter([maker.write(staging, 7)])
         await staging.committer.wait_committed()
         staging.reclaim_queue.give_up(file, [0])
         await staging.reclaimer.wait_idle()
         assert not object_names(os.fspath(tmp_path))
         assert not file.complete
-        staging.arrivals.close()
+        staging.completions.close()
         assert staging.context.room.used_bytes == 0
