@@ -250,20 +250,20 @@ static void put(uint64_t node, unsigned *seed) {
         entry.object.size = (uint64_t)now.st_size + (rand_r(seed) % 2 ? 0 : 1);
         entry.object.ctime_ns = now.st_ctim.tv_sec * INT64_C(1000000000) + now.st_ctim.tv_nsec;
     }
-    int64_t slot = counts_new(entry.handle);
-    if (slot < 0) fail("no slot is left");
-    entry.slot = (uint32_t)slot;
+    int64_t counter = counts_new(entry.handle);
+    if (counter < 0) fail("no counter is left");
+    entry.counter = (uint32_t)counter;
     int error = opens_put(&entry);
     if (!error) return;
     if (error != EEXIST) fail("put: %s", strerror(error));
-    counts_free(entry.slot);
+    counts_free(entry.counter);
 }
 
 static void take(uint64_t node) {
     struct opens taken;
     if (opens_take(node, &taken)) return;
-    counted_of[node] += counts_open(taken.slot);
-    counts_free(taken.slot);
+    counted_of[node] += counts_open(taken.counter);
+    counts_free(taken.counter);
 }
 
 static void fuzz(double seconds, unsigned seed) {

@@ -25,7 +25,7 @@ from hfs.mountd.kernel.plane import (
 @dataclass
 class Entry:
     handle: int
-    slot: int
+    counter: int
     until_s: float
     backing: Backing | None
     opened: int = 0
@@ -50,19 +50,19 @@ class FakePlane:
         self.now_s = 0.0
         self.entries: dict[int, Entry] = {}
         self.counts: dict[int, list[int]] = {}
-        """Handle and count by slot: what outlives the daemon."""
+        """Handle and count by counter: what outlives the daemon."""
         self.events: list[Opened] = []
         self.reads: dict[int, StagedObject] = {}
         self.progresses: dict[int, ReadProgress] = {}
         self.served: list[Served] = []
         self.staged_in = -1
         """Where reads of slots find their objects; -1: they are not answered."""
-        self._slots = count()
+        self._counters = count()
 
     def attach(self, _table_fd: int, _terms: int = 0) -> Attached:
         self.entries.clear()
         self.reads.clear()
-        handles = {handle: Counted(slot, opened) for slot, (handle, opened) in self.counts.items()}
+        handles = {handle: Counted(counter, opened) for counter, (handle, opened) in self.counts.items()}
         return Attached(handles, Counter())
 
     def put_opens(self, node_id: int, handle: int, *, size: int, valid_s: float, backing: Backing | None) -> int | None:
@@ -70,24 +70,24 @@ class FakePlane:
             return None
         if node_id in self.entries:
             raise OSError(errno.EEXIST, "twice")
-        slot = next(self._slots)
-        self.counts[slot] = [handle, 0]
-        self.entries[node_id] = Entry(handle, slot, self.now_s + valid_s, backing)
-        return slot
+        counter = next(self._counters)
+        self.counts[counter] = [handle, 0]
+        self.entries[node_id] = Entry(handle, counter, self.now_s + valid_s, backing)
+        return counter
 
     def take_opens(self, node_id: int) -> OpenCounts:
         entry = self.entries.pop(node_id)
-        return OpenCounts(self.count(entry.slot), entry.opened, entry.last_ns)
+        return OpenCounts(self.count(entry.counter), entry.opened, entry.last_ns)
 
-    def count(self, slot: int) -> int:
-        return self.counts[slot][1]
+    def count(self, counter: int) -> int:
+        return self.counts[counter][1]
 
-    def closed(self, slot: int) -> int:
-        self.counts[slot][1] -= 1
-        return self.counts[slot][1]
+    def closed(self, counter: int) -> int:
+        self.counts[counter][1] -= 1
+        return self.counts[counter][1]
 
-    def free_counter(self, slot: int) -> None:
-        del self.counts[slot]
+    def free_counter(self, counter: int) -> None:
+        del self.counts[counter]
 
     def put_reads(self, node_id: int, staged: StagedObject) -> bool:
         if self.full:
@@ -121,7 +121,7 @@ class FakePlane:
         entry = self.entries.get(node_id)
         if entry is None or self.now_s >= entry.until_s:
             return None
-        self.counts[entry.slot][1] += 1
+        self.counts[entry.counter][1] += 1
         entry.opened += 1
         entry.last_ns = 1
         self.events.append(Opened(node_id, thread_id))
@@ -132,5 +132,5 @@ class FakePlane:
         entry = self.entries.get(node_id)
         if entry is None or entry.handle != handle:
             return False
-        self.counts[entry.slot][1] -= 1
+        self.counts[entry.counter][1] -= 1
         return True
