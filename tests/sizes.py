@@ -33,7 +33,7 @@ MAX_FUNCTION = 60
 # cuts, by `python -m tests.sizes --lower`.
 BUDGETS = {
     "hfs": 814,
-    "hfs/cli": 5169,
+    "hfs/cli": 5342,
     "hfs/client": 1110,
     "hfs/codecs": 1341,
     "hfs/doctor": 1780,
