@@ -54,7 +54,7 @@ BUDGETS = {
     "mountd/fuse": 1529,
     "mountd/hints": 2486,
     "mountd/kernel": 1245,
-    "mountd/ledger": 1020,
+    "mountd/ledger": 966,
     "mountd/monitoring": 800,
     "mountd/namespace": 4345,
     "mountd/native": 447,

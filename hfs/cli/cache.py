@@ -145,9 +145,6 @@ def warm(
         ctx.exit(tell_estimates(targets, as_json=as_json))
     with _reporter("warmed", as_json) as reporter:
         _put(reporter, targets, lambda t, part, news: t.client.warm(part, jobs or 0, news, pin=pin))
-    if pin and reporter.pinned_files is None:
-        complain("the daemon is of an earlier release and has pinned nothing; hfs mount --take-over brings a new one")
-        ctx.exit(PARTLY)
     ctx.exit(_code(reporter))
 
 

@@ -1,7 +1,6 @@
 """A trace: what `hfs-hint record` has kept of the reads of a mount, as a layout whose samples are the reads.
 
-Besides what any layout has, its file says when which thread read, and how readers have waited for
-the source meanwhile. Releases before this one read it as a layout, and traces that they have made have none of it:
+Besides what any layout has, its file says when which thread read, and how readers have waited for the source meanwhile:
 
     read_times    int64    microseconds of each read since the first, never less than that of the read before
     read_threads  int64    a number of the thread that read; 0: not known

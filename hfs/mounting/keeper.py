@@ -133,12 +133,8 @@ class FoundKeeper:
         return bool(ask(self._path, self._owner, {"ask": "hold-session"})[1].get("held"))
 
     def hold_job(self, job: str) -> bool:
-        """Have a job use the mount until `release_job`; False: it is just ending. Raises OSError; MountError for a
-        keeper of a release that knows no jobs."""
-        answer = ask(self._path, self._owner, {"ask": "hold-job", "job": job})[1]
-        if "error" in answer:
-            raise MountError(f"the keeper of the mount, process {self.pid}, is of a release that knows no jobs")
-        return bool(answer.get("held"))
+        """Have a job use the mount until `release_job`; False: it is just ending. Raises OSError, MountError."""
+        return bool(ask(self._path, self._owner, {"ask": "hold-job", "job": job})[1].get("held"))
 
     def release_job(self, job: str) -> tuple[bool, bool]:
         """A job uses the mount no more: whether it did, and whether the mount ends now. Raises OSError, MountError."""

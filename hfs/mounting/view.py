@@ -237,7 +237,7 @@ def _try_overlay() -> None:
         os.setxattr(f"{names}/file", f"{kind}.overlay.metacopy", b"")
         os.setxattr(f"{names}/file", f"{kind}.overlay.redirect", b"/1")
         is_told = True
-    overlay.put(Layers(objects, "hfs#probe", top, ""), names)
+    overlay.put(Layers(objects, "hfs#probe", top, "", ""), names)
     with open(f"{names}/file", "rb") as file:
         if is_told and file.read() != _DATA:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))

@@ -81,8 +81,8 @@ def inputs_of(found: Recorded, given: Mapping[str, Given]) -> SimulationInputs:
         chosen = given.get(name) or from_trace or assumed.get(name)
         if chosen is None:
             raise ConfigError(
-                "the trace does not say how long SOURCE takes (hardly anybody waited for it, or an older hfs has "
-                "recorded it): give --source-latency, or --measure SOURCE"
+                "the trace does not say how long SOURCE takes, since hardly anybody waited for it: give "
+                "--source-latency, or --measure SOURCE"
             )
         values[name] = chosen
     return SimulationInputs(**values)

@@ -86,7 +86,7 @@ def open_root(config: Config, source: Source, again: bool) -> tuple[CacheRoot, R
             root = CacheRoot(config.cache)
             undo.callback(root.close)
             serving, name = _identity(config, source)
-            root.take_over(name)
+            root.make_way(name)
             registration = root.ledger.register(name, serving, config.cache_size_bytes, again=again)
             undo.pop_all()
             return root, registration, serving

@@ -17,9 +17,9 @@ from hfs.policies.prefetch.yielding import Waits
 
 _GRANT_MAGIC, _NOTICE_MAGIC = b"hfs-room", b"hfs-wait"
 _GRANT = struct.Struct("<8sQQQ")  # magic, granted, used, last use
-_CLAIM = struct.Struct("<Q")
+_CLAIMS = struct.Struct("<QQ")
 _CLAIMS_AT = 512
-"""Of their own sector, one behind the other. Earlier releases know the first alone."""
+"""Of their own sector."""
 _NOTICE = struct.Struct("<8sQQQQQQQ")  # magic, told, then waits, waited, waiting for the source and for the disk
 _NOTICE_AT = 1024
 _CHECKSUM_BYTES = 8
@@ -87,15 +87,13 @@ def read_grant(fd: int) -> Grant | None:
 
 def write_claims(fd: int, claims: Claims) -> None:
     """Raises OSError."""
-    os.pwrite(fd, b"".join(_sealed(_CLAIM.pack(figure)) for figure in claims), _CLAIMS_AT)
+    os.pwrite(fd, _sealed(_CLAIMS.pack(*claims)), _CLAIMS_AT)
 
 
 def read_claims(fd: int) -> Claims:
     """0 where nobody has said, or that is damaged. Raises OSError."""
-    size = _CLAIM.size + _CHECKSUM_BYTES
-    data = os.pread(fd, 2 * size, _CLAIMS_AT)
-    bodies = (_unsealed(data[start : start + size], _CLAIM.size) for start in (0, size))
-    return Claims(*(0 if body is None else int.from_bytes(body, "little") for body in bodies))
+    body = _unsealed(os.pread(fd, _CLAIMS.size + _CHECKSUM_BYTES, _CLAIMS_AT), _CLAIMS.size)
+    return Claims(0, 0) if body is None else Claims(*_CLAIMS.unpack(body))
 
 
 def write_notice(fd: int, notice: Notice) -> None:
@@ -105,7 +103,7 @@ def write_notice(fd: int, notice: Notice) -> None:
 
 
 def read_notice(fd: int) -> Notice | None:
-    """None: there is none, it is being written, or another release has written it. Raises OSError."""
+    """None: there is none, or it is being written. Raises OSError."""
     body = _unsealed(os.pread(fd, _NOTICE.size + _CHECKSUM_BYTES, _NOTICE_AT), _NOTICE.size)
     magic, *figures = _NOTICE.unpack(body) if body is not None else (b"",)
     return Notice(figures[0], Waits(*figures[1:4]), Waits(*figures[4:])) if magic == _NOTICE_MAGIC else None

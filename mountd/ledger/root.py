@@ -4,9 +4,6 @@
     DIR/UID-HASH/          one cache; the hash is of what SOURCE is (file system and inode), not of what it is called,
                            and of the user as whom it is read, if that is another one
 
-A cache of earlier releases lies in DIR itself. It is moved into a cache of its own, as it is, by the first daemon that
-comes; what it holds of other sources is not used again there, and goes when room is needed.
-
 Everything blocks.
 """
 
@@ -16,24 +13,17 @@ import contextlib
 import os
 import re
 import stat
-import time
 
 import xxhash
 
-from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, move_away, open_cache_directory
-from hfs.mountd.core.errors import CacheInUse
+from hfs.mountd.core.cache_directory import move_away, open_cache_directory
 from hfs.mountd.core.path_steps import open_step, stat_name
 from hfs.mountd.core.version import is_lasting
 from hfs.mountd.ledger import Ledger
 from hfs.mountd.ledger.folder import FOLDER
 
 _NAME = re.compile(r"[0-9]+-[0-9a-f]{16}")
-_MOVING = ".moving"
-"""Behind the name of a cache that is being moved from DIR."""
 _INDEX = "index.sqlite"
-_TAKEN_OVER_S = 2.0
-"""It is a few renames; a daemon of an earlier release has the lock for as long as it runs."""
-_AGAIN_S = 0.01
 
 
 def cache_name(source_id: str, inode: int, path: str, reader: int | None = None) -> str:
@@ -66,36 +56,11 @@ class CacheRoot:
         """Where a cache lies."""
         return f"{self.directory.path.rstrip('/')}/{name}"
 
-    def take_over(self, name: str) -> None:
-        """Make a cache that lies in DIR itself the cache `name`, if there is one and `name` is free.
-
-        Goes on where it was killed. Where several users share the root root moves away what another has put there.
-        Raises CacheInUse, OSError.
-        """
-        directory = self.directory
-        if directory.shared:
-            if os.geteuid() == 0:
-                move_away(directory.fd, name, stat.S_IFDIR)
-            return
-        begun = [found for found in directory.names() if found.endswith(_MOVING)]
-        if not begun and not directory.exists(_INDEX):
-            return
-        lock_fd = _lock(directory)
-        try:
-            begun = [found for found in directory.names() if found.endswith(_MOVING)]
-            if not begun and not directory.exists(_INDEX):
-                return  # another daemon was faster
-            moving = begun[0] if begun else f"{name}{_MOVING}"
-            if directory.exists(moving.removesuffix(_MOVING)) and not begun:
-                return  # made since, by a daemon that was faster; the old one goes with `hfs cache evict`
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(moving, 0o700, dir_fd=directory.fd)
-            for found in _parts(directory):
-                directory.rename(found, f"{moving}/{found}")
-            directory.rename(moving, moving.removesuffix(_MOVING))
-            directory.unlink("lock")
-        finally:
-            os.close(lock_fd)
+    def make_way(self, name: str) -> None:
+        """Where several users share the root, root moves away what another has put in the place of its cache. Raises
+        OSError."""
+        if self.directory.shared and os.geteuid() == 0:
+            move_away(self.directory.fd, name, stat.S_IFDIR)
 
 
 def has_ledger(path: str) -> bool:
@@ -110,7 +75,7 @@ def has_ledger(path: str) -> bool:
 
 
 def caches_below(path: str) -> list[str]:
-    """Paths of our user's caches in a root, and of one that lies in the root itself. Raises ConfigError, OSError."""
+    """Paths of our user's caches in a root; of a cache itself, this one. Raises ConfigError, OSError."""
     with open_cache_directory(path, make=False, shared_ok=True) as directory:
         found = [path] if not directory.shared and directory.exists(_INDEX) else []
         for name in sorted(directory.names()):
@@ -121,21 +86,3 @@ def caches_below(path: str) -> list[str]:
                 if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
                     found.append(f"{path.rstrip('/')}/{name}")
         return found
-
-
-def _lock(directory: CacheDirectory) -> int:
-    """As `lock_cache`, of a cache that another daemon may just be taking over. Raises CacheInUse, OSError."""
-    until_s = time.monotonic() + _TAKEN_OVER_S
-    while True:
-        try:
-            return lock_cache(directory)
-        except CacheInUse:
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(_AGAIN_S)
-
-
-def _parts(directory: CacheDirectory) -> list[str]:
-    """What belongs to a cache in DIR itself, the index last: without it nothing is one."""
-    names = [name for name in directory.names() if name == "objects" or name.startswith(("objects.", "index."))]
-    return sorted(names, key=lambda name: (name == _INDEX, name))

@@ -168,8 +168,7 @@ class Generations:
         self._file: MakerFile | None = None
         try:
             self._inotify.watch_names(os.path.dirname(layers.number))
-            if layers.makers is not None:
-                self._file = MakerFile(layers.makers)
+            self._file = MakerFile(layers.makers)
             self._shown = layers.number_now()
             self._tell()
         except BaseException:

@@ -318,8 +318,7 @@ class Keeper:
 def _overlay(request: Mapping[str, Any]) -> dict[str, str]:
     """What one is to be made of; nothing: there is to be none. Raises Malformed."""
     told = field(request, "overlay", dict)
-    names = ["objects", "top", "number", *(["makers"] if "makers" in told else [])]
-    return {name: field(told, name, str) for name in names} if told else {}
+    return {name: field(told, name, str) for name in ("objects", "top", "number", "makers")} if told else {}
 
 
 def _job(request: Mapping[str, Any]) -> str:

@@ -65,8 +65,8 @@ class Layers(NamedTuple):
     what was agreed on about them, and would ask the daemon at every look-up of whoever does not own it."""
     number: str
     """The file that says when a new generation is to be made (mountd/cache/generation.py)."""
-    makers: str | None = None
-    """The directory where whoever makes them says so (generations.py); None: the daemon is of a release without one."""
+    makers: str
+    """The directory where whoever makes them says so (generations.py)."""
     device: str = ""
     """Of the mount, as in mountinfo; empty: any."""
     noexec: bool = False
@@ -74,8 +74,8 @@ class Layers(NamedTuple):
     @classmethod
     def told(cls, told: Mapping[str, Any], source: str, device: str, *, noexec: bool) -> Layers:
         """As the daemon tells of them: `io_mode.overlays` of its status."""
-        paths = {name: str(told[name]) for name in ("objects", "top", "number")}
-        return cls(source=f"hfs#{source}", makers=told.get("makers"), device=device, noexec=noexec, **paths)
+        paths = {name: str(told[name]) for name in ("objects", "top", "number", "makers")}
+        return cls(source=f"hfs#{source}", device=device, noexec=noexec, **paths)
 
     def number_now(self) -> int:
         """0: there is none. Never raises."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
 from hfs.mountd.ledger.record import write_grant
-from tests.fuse.harness import Hfs, HfsMount, drop_pages, here, must_here, own_cache
+from tests.fuse.harness import Hfs, HfsMount, drop_pages, here, must_here
 from tests.fuse.injection import SETTLED_CLOCK, injected, setting
 from tests.fuse.slowfs import SlowSource
 from tests.support.pattern import pattern
@@ -67,27 +67,6 @@ def test_two_that_run_settle_on_a_share_each(tmp_path: Path, hfs_mount: HfsMount
     for hfs, number in ((first, 0), (second, 1)):
         assert_right(hfs, number)
     assert taken_bytes(cache) <= 5 << 20
-
-
-def test_a_cache_of_an_earlier_release_goes_on(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """It lay in the root itself."""
-    cache = tmp_path / "cache"
-    hfs = hfs_mount(source_at(tmp_path, 0), cache=cache)
-    assert warm(hfs) == COUNT
-    hfs.umount()
-    moved = own_cache(cache)
-    for name in ("index.sqlite", "objects"):
-        (moved / name).rename(cache / name)
-    for path in moved.iterdir():
-        path.unlink()
-    moved.rmdir()
-    (cache / "ledger" / moved.name).unlink()
-    listed = must_here("cache", "list", "--cache", cache, "--json").splitlines()
-    assert json.loads(listed[-1])["complete"] == COUNT
-    hfs.mount()
-    assert_right(hfs, 0)
-    assert hfs.source_bytes() == 0
-    assert own_cache(cache) == moved
 
 
 def staged(cache: Path) -> int:

@@ -377,7 +377,7 @@ def test_the_daemon_is_told_of_what_is_made_and_of_what_has_gone(folder: Path, p
 
 def test_an_overlay_of_layers_that_are_none_is_refused(tmp_path: Path) -> None:
     objects, top, number = (str(tmp_path / name) for name in ("objects", "top", "number"))
-    layers = overlay.Layers(objects, "hfs#x", top, number, noexec=True)
+    layers = overlay.Layers(objects, "hfs#x", top, number, str(tmp_path), noexec=True)
     with pytest.raises(OSError, match="No such file"):
         overlay.put(layers, str(tmp_path))
 

@@ -143,7 +143,7 @@ def use_root(root: Path) -> str:
     list(caches.sweep(str(root), 1.0, dry_run=True, others=TimeForOthers(10.0, 30.0)))
     assert has_ledger(str(root)) == ("ledger" in os.listdir(root))
     with closing(CacheRoot(str(root))) as opened:
-        opened.take_over(OURS)
+        opened.make_way(OURS)
         registration = opened.ledger.register(OURS, SERVED, 1 << 30)
         with closing(registration), opened.ledger.start_turn(5, 7):
             granted = registration.take(0, 1 << 20).granted_bytes

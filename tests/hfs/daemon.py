@@ -32,7 +32,6 @@ class FakeCommands:
         self.sizes = {b"a": 10, b"d/b": 20}
         self.opened: set[bytes] = set()
         self.on_warm: Callable[[], None] = lambda: None
-        self.can_pin = True
         self.room = 0, 0
         """What a warm would take and what there is, if that is less."""
         self.seconds: float | None = None
@@ -83,7 +82,7 @@ class FakeCommands:
         self.calls.append(("warm", list(paths), jobs, *(["pinned"] if pin else [])))
         self.on_warm()
         done = await self._each(paths, report)
-        return msgspec.structs.replace(done, detail={"pinned_files": done.files}) if pin and self.can_pin else done
+        return msgspec.structs.replace(done, detail={"pinned_files": done.files}) if pin else done
 
     async def unpin(self, paths: Sequence[bytes]) -> Result:
         self.calls.append(("unpin", list(paths)))

@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import astuple, dataclass, fields
 from typing import Any
 
-from hfs.mountd.cache.index.rows import APPLICATION_ID, FORMAT, TABLES, upgrade
+from hfs.mountd.cache.index.rows import APPLICATION_ID, FORMAT, TABLES
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.errors import CacheFormatError, StagingError
 
@@ -270,7 +270,7 @@ def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[
     """The writing connection. `on_new` is called before an index is made anew: what the objects directory holds then is
     known to nobody.
 
-    Raises CacheFormatError for a format of a newer release, ConfigError, sqlite3.Error and OSError.
+    Raises CacheFormatError for a format of a newer release, sqlite3.Error for an older one too, ConfigError, OSError.
     """
     # Made here, for its mode, and never again while it is open: closing any descriptor of a file drops all the locks
     # that this process holds on it (POSIX), and then whoever else looks into the index removes its log when he closes.
@@ -286,6 +286,8 @@ def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[
                 f"the cache {directory.path} was written by a newer hfs (format {found}, this release knows {FORMAT}): "
                 "use that release, use another --cache directory, or delete this one"
             )
+        if application and found < FORMAT:
+            raise sqlite3.DatabaseError(f"of an older hfs: format {found}, this release has {FORMAT}")
         # Readers never wait for the writer, and a commit is one append; rolled into the database from time to time.
         database.execute("PRAGMA journal_mode = WAL").fetchone()
         database.execute(_ANY_TABLE).fetchone()
@@ -295,11 +297,9 @@ def open_database(directory: CacheDirectory, connect: Connect, on_new: Callable[
         database.execute("PRAGMA journal_size_limit = 33554432")
         if application == 0:
             on_new()
-        statements = TABLES if application == 0 else upgrade(found) if found < FORMAT else ()
-        if statements:
             database.execute("PRAGMA synchronous = FULL")
             database.execute("BEGIN IMMEDIATE")
-            for statement in statements:
+            for statement in TABLES:
                 database.execute(statement)
             database.execute("COMMIT")
     except BaseException:
@@ -350,7 +350,7 @@ def check_opened(directory: CacheDirectory, connections: int) -> None:
 
 
 def set_aside(directory: CacheDirectory, why: str) -> None:
-    """Rename the broken index, with its log, so that it can be looked at; nothing uses it again."""
+    """Rename an index that is broken or of an older release, with its log; nothing uses it again."""
     n = 1
     while directory.exists(f"{NAME}.broken-{n}"):
         n += 1
@@ -361,7 +361,7 @@ def set_aside(directory: CacheDirectory, why: str) -> None:
             continue
     unmark(directory)
     path = f"{directory.path}/{NAME}"
-    log.warning("%s is damaged (%s): set aside as index.sqlite.broken-%d, the cache starts empty", path, why, n)
+    log.warning("%s cannot be used (%s): set aside as index.sqlite.broken-%d, the cache starts empty", path, why, n)
 
 
 def verdict(directory: CacheDirectory, connect: Connect) -> str | None:

@@ -27,36 +27,7 @@ APPLICATION_ID = 0x68667331
 """"hfs1": what file(1) and we tell an index of ours by."""
 
 FORMAT = 7
-"""user_version. A release reads its own format and older ones; each change of TABLES is a new number.
-
-2: chunks may be encoded (`stored`, and their totals in `state`).
-3: objects have a stamp, rows a proof; the state knows how far the scrub is.
-4, 5: attributes of files may be kept.
-6: files may be pinned.
-7: chunks may have holes (`stored` below 0)."""
-
-_PIN_INDEXES = (
-    # Whoever looks for what was used longest ago never comes by what is pinned, however much that is.
-    "CREATE INDEX files_by_use ON files (last_use) WHERE pinned = 0",
-    "CREATE INDEX files_pinned ON files (id, blocks) WHERE pinned = 1",
-    "CREATE INDEX files_pinned_by_path ON files (path) WHERE pinned = 1",
-)
-
-_ATTRIBUTES = (
-    # A number that another index hardly has: node ids of the kernel are made of it.
-    "CREATE TABLE identity (number INTEGER NOT NULL)",
-    "INSERT INTO identity VALUES (abs(random()) % 2097152)",
-    # For sources that never change: what stat(2) said of staged files, so that nobody asks the source again.
-    """CREATE TABLE attributes (
-        file INTEGER PRIMARY KEY,       -- files.id
-        folder INTEGER NOT NULL,        -- the directory, and as what: see `attributes`
-        directory BLOB NOT NULL,        -- its inode, mtime and ctime
-        name BLOB NOT NULL,
-        seen BLOB NOT NULL,             -- see core/seen.py; no device
-        proof INTEGER NOT NULL
-    )""",
-    "CREATE INDEX attributes_by_name ON attributes (folder, name)",
-)
+"""user_version; each change of TABLES is a new number. An index of an older one is made anew."""
 
 TABLES = (
     """CREATE TABLE sources (
@@ -80,11 +51,14 @@ TABLES = (
         stored INTEGER NOT NULL DEFAULT 0,  -- bytes that stand for the only chunk, which is encoded; 0: as it is
         stamp_inode INTEGER,            -- of the object when all was right, see Stamp; NULL: not known
         stamp_ctime_ns INTEGER,
-        proof INTEGER,                  -- see `_proof`; NULL: from before format 3
+        proof INTEGER,                  -- see `_proof`
         pinned INTEGER NOT NULL DEFAULT 0   -- goes only by name: see cache.rows
     )""",
     "CREATE INDEX files_by_inode ON files (inode)",
-    *_PIN_INDEXES,
+    # Whoever looks for what was used longest ago never comes by what is pinned, however much that is.
+    "CREATE INDEX files_by_use ON files (last_use) WHERE pinned = 0",
+    "CREATE INDEX files_pinned ON files (id, blocks) WHERE pinned = 1",
+    "CREATE INDEX files_pinned_by_path ON files (path) WHERE pinned = 1",
     "CREATE INDEX files_incomplete ON files (id) WHERE complete = 0",
     """CREATE TABLE chunks (
         file INTEGER NOT NULL,          -- files.id
@@ -115,46 +89,22 @@ TABLES = (
         scrub_ended INTEGER NOT NULL DEFAULT 0  -- the last round that came to its end
     )""",
     "INSERT INTO state (one, files, bytes, blocks, next_id, settled_id, clean) VALUES (1, 0, 0, 0, 1, 1, 1)",
-    *_ATTRIBUTES,
+    # A number that another index hardly has: node ids of the kernel are made of it.
+    "CREATE TABLE identity (number INTEGER NOT NULL)",
+    "INSERT INTO identity VALUES (abs(random()) % 2097152)",
+    # For sources that never change: what stat(2) said of staged files, so that nobody asks the source again.
+    """CREATE TABLE attributes (
+        file INTEGER PRIMARY KEY,       -- files.id
+        folder INTEGER NOT NULL,        -- the directory, and as what: see `attributes`
+        directory BLOB NOT NULL,        -- its inode, mtime and ctime
+        name BLOB NOT NULL,
+        seen BLOB NOT NULL,             -- see core/seen.py; no device
+        proof INTEGER NOT NULL
+    )""",
+    "CREATE INDEX attributes_by_name ON attributes (folder, name)",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
-
-_STEPS = {
-    1: (
-        "ALTER TABLE files ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE chunks ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE state ADD COLUMN encoded INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE state ADD COLUMN stored INTEGER NOT NULL DEFAULT 0",
-    ),
-    2: (
-        "ALTER TABLE files ADD COLUMN stamp_inode INTEGER",
-        "ALTER TABLE files ADD COLUMN stamp_ctime_ns INTEGER",
-        "ALTER TABLE files ADD COLUMN proof INTEGER",
-        "ALTER TABLE state ADD COLUMN scrub_id INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE state ADD COLUMN scrub_bytes INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE state ADD COLUMN scrub_began INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE state ADD COLUMN scrub_ended INTEGER NOT NULL DEFAULT 0",
-    ),
-    3: _ATTRIBUTES,
-    4: (
-        "DROP TRIGGER IF EXISTS attributes_go_with_their_file",
-        "DROP TABLE attributes",
-        "DROP TABLE identity",
-        *_ATTRIBUTES,
-    ),
-    5: ("ALTER TABLE files ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0", "DROP INDEX files_by_use", *_PIN_INDEXES),
-}
-"""What makes an index of each older format one of the next."""
-
-
-def upgrade(found: int) -> list[str]:
-    """What makes an index of an older format one of this, in one transaction. No row is touched, however many there are
-    (of a million an index is sorted anew, in a second): rows from before have no stamp, so their objects are verified
-    when they are first used."""
-    steps = [statement for number in range(found, FORMAT) for statement in _STEPS.get(number, ())]
-    return [*steps, f"PRAGMA user_version = {FORMAT}"]
-
 
 COLUMNS = (
     "id, source, inode, size, mtime_ns, ctime_ns, chunk_bytes, complete, blocks, last_use, checksum, path, stored, "
@@ -326,7 +276,7 @@ def _staged_row(columns: Sequence[Any], source_names: Mapping[int, str], databas
         count, last = database.execute(sql, (number,)).fetchone()
         staged_bytes = bytes_of(count, last, size, chunk_bytes)
     stamp = None
-    if proof is not None and stamp_inode is not None and stamp_ctime_ns is not None:
+    if stamp_inode is not None and stamp_ctime_ns is not None:
         stamp = Stamp(unsigned(stamp_inode), stamp_ctime_ns)
     row = StagedRow(
         number,
@@ -342,9 +292,7 @@ def _staged_row(columns: Sequence[Any], source_names: Mapping[int, str], databas
         stamp,
         pinned=bool(pinned),
     )
-    # Those of formats without a proof have none.
-    is_proven = proof is None or unsigned(proof) == _proof(row)
-    return row if is_proven else replace(row, proven=False)
+    return row if unsigned(proof) == _proof(row) else replace(row, proven=False)
 
 
 def _proof(row: StagedRow | Committed) -> int:

@@ -32,10 +32,6 @@ def test_warm_and_pin(daemon: FakeCommands) -> None:
     assert daemon.calls == [("warm", [b""], 0, "pinned")]
     assert "; 2 pinned" in result.stdout
     assert lines(hfs("cache", "warm", "--pin", "--json", daemon.mountpoint))[-1]["pinned_files"] == 2
-    daemon.can_pin = False
-    older = hfs("cache", "warm", "--pin", daemon.mountpoint)
-    assert older.exit_code == 3
-    assert "has pinned nothing" in older.stderr
 
 
 def test_unpin(daemon: FakeCommands) -> None:

@@ -1,5 +1,6 @@
 """The index: totals that are never counted, numbers that are never used twice, files that are broken or foreign."""
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -119,56 +120,30 @@ def test_totals_follow_every_change(index: Index) -> None:
     assert_totals(index)
 
 
-FORMAT_1 = """
-CREATE TABLE sources (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE files (id INTEGER PRIMARY KEY, source INTEGER NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, chunk_bytes INTEGER NOT NULL, complete INTEGER NOT NULL,
-    blocks INTEGER NOT NULL, last_use INTEGER NOT NULL, checksum INTEGER, path BLOB NOT NULL);
-CREATE INDEX files_by_inode ON files (inode);
-CREATE INDEX files_by_use ON files (last_use);
-CREATE INDEX files_incomplete ON files (id) WHERE complete = 0;
-CREATE TABLE chunks (file INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    PRIMARY KEY (file, number)) WITHOUT ROWID;
-CREATE TABLE doomed (id INTEGER PRIMARY KEY, blocks INTEGER NOT NULL);
-CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), files INTEGER NOT NULL, bytes INTEGER NOT NULL,
-    blocks INTEGER NOT NULL, next_id INTEGER NOT NULL, settled_id INTEGER NOT NULL, clean INTEGER NOT NULL);
-INSERT INTO state VALUES (1, 2, 65541, 19, 10, 10, 1);
-INSERT INTO sources VALUES (1, 'aa');
-INSERT INTO files VALUES (1, 1, 1, 196609, 1, 1, 65536, 0, 17, 7, NULL, CAST('p/1' AS BLOB));
-INSERT INTO chunks VALUES (1, 2, -3);
-INSERT INTO files VALUES (2, 1, 2, 5, 1, 1, 65536, 1, 2, 7, -1, CAST('p/2' AS BLOB));
-PRAGMA application_id = 1751544625;
-PRAGMA user_version = 1;
-"""
-"""What a release that knew no encoding has written."""
-
-
-def test_an_older_format_is_read_and_becomes_the_present_one(tmp_path: Path) -> None:
-    database = sqlite3.connect(tmp_path / "index.sqlite")
-    database.executescript(FORMAT_1)
-    database.close()
-    for _ in range(2):  # the second time there is nothing to do
-        index = Index(cache(tmp_path))
-        assert_totals(index)
-        assert index.reader.chunks(1) == [ChunkRow(2, (1 << 64) - 3)]
-        assert [(row.path, row.complete, row.stored_bytes) for row in index.reader.page(0, 9)] == [
-            (b"p/1", False, 0),
-            (b"p/2", True, 0),
-        ]
-        assert all(row.proven and row.stamp is None for row in index.reader.page(0, 9))
-        index.close()
+def test_an_index_of_an_older_format_is_made_anew(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("of an older hfs: format 6, this release has")
     index = Index(cache(tmp_path))
-    index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [1], new=False, stored_bytes=20_000)])
-    index.writer.stamp(
-        [(2, Version("aa", 2, 5, 1, 1), Stamp((1 << 64) - 1, 7)), (1, Version("aa", 1, 5, 1, 1), Stamp(3, 4))]
-    )
-    assert [(row.stamp, row.proven) for row in index.reader.page(0, 9)] == [(None, True), (((1 << 64) - 1, 7), True)]
-    index.writer.commit_chunks([committed(3, 60_000, [0], stored_bytes=20_000)])
-    assert_totals(index)
+    index.writer.commit_chunks([committed(1, 5, [0])])
     index.close()
-    database = sqlite3.connect(tmp_path / "index.sqlite")
-    assert database.execute("PRAGMA user_version").fetchone() == (FORMAT,)
-    database.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
+        database.execute("PRAGMA user_version = 6")
+    lost: list[None] = []
+    index = Index(cache(tmp_path), on_new=lambda: lost.append(None))
+    assert (len(lost), index.counts.files) == (1, 0)
+    index.close()
+    assert (tmp_path / "index.sqlite.broken-1").exists()
+    Index(cache(tmp_path), on_new=lambda: lost.append(None)).close()
+    assert len(lost) == 1
+
+
+def test_a_stamp_is_of_one_version_and_goes_with_other_bytes(index: Index) -> None:
+    index.writer.commit_chunks([committed(1, 3 * CHUNK + 1, [2]), committed(2, 5, [0])])
+    whole, other = Version("aa", 2, 5, 1, 1), Version("aa", 1, 5, 1, 1)
+    index.writer.stamp([(2, whole, Stamp((1 << 64) - 1, 7)), (1, other, Stamp(3, 4))])
+    assert [(row.stamp, row.proven) for row in index.reader.page(0, 9)] == [(None, True), (((1 << 64) - 1, 7), True)]
+    index.writer.forget(2, [(0, 5)])
+    assert [(row.stamp, row.proven) for row in index.reader.page(0, 9)] == [(None, True)] * 2
+    assert_totals(index)
 
 
 def test_numbers_are_never_leased_twice(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Without threads, in virtual time (tests/support/faults.py). Through real mounts:
 """
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -201,14 +202,14 @@ async def test_stamps_that_cannot_be_entered_are_not_believed(tmp_path: Path, lo
         await read_all_present(staging, await staging.files.get(version_of(1, SIZE), b"f"))
 
 
-async def test_objects_of_an_older_cache_are_verified_once(tmp_path: Path) -> None:
-    """Their rows have no stamp: see the upgrade in tests/mountd/cache/test_index.py."""
+async def test_objects_of_a_cache_that_was_copied_are_verified_once(tmp_path: Path) -> None:
+    """They have other stamps where they lie now."""
     async with healthy_staging(tmp_path) as staging:
         await stage(staging, 1)
         await stage(staging, 2, SMALL)
-    with sqlite3.connect(tmp_path / "index.sqlite") as database:
-        database.execute("UPDATE files SET stamp_inode = NULL, stamp_ctime_ns = NULL, proof = NULL")
-    database.close()
+    for path in (tmp_path / "objects").glob("*/*"):
+        shutil.copy(path, tmp_path / "copy")
+        (tmp_path / "copy").replace(path)
     for verified in (SIZE + SMALL, 0):
         metrics = Metrics()
         async with healthy_staging(tmp_path, metrics=metrics) as staging:

@@ -228,7 +228,7 @@ async def test_in_a_root_that_several_share_a_mount_goes_without_a_cache_whose_p
         else:
             os.chown(place, 4242, 4242, follow_symlinks=False)
 
-    monkeypatch.setattr(CacheRoot, "take_over", taken)
+    monkeypatch.setattr(CacheRoot, "make_way", taken)
     monkeypatch.setattr(folder, "move_away", lambda *_arguments: None)
     workers = Workers()
     async with workers.running(), opened(tmp_path, workers, asked=True, generation=0) as storage:

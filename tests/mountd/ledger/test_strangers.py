@@ -240,7 +240,7 @@ def test_what_others_have_made_in_advance_is_neither_used_nor_touched(root: Path
             path.hardlink_to(theirs)
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
     with contextlib.closing(CacheRoot(str(root))) as shared, shared.ledger.start_turn(1, 2):
-        shared.take_over(OURS)
+        shared.make_way(OURS)
         registration = shared.ledger.register(OURS, SOURCE, SIZE)
         assert registration.take(0, 1).granted_bytes
         assert [entry.owner for entry in shared.ledger.listed()] == [0]
