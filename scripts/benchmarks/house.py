@@ -2,10 +2,11 @@
 
 read  a cold READ of a large file, until its reply
 open  a cold OPEN of a small file with its look-up, and what comes of it within a moment
+owners  which files Python has nodes of after two passes, and which opens came to it
 
-The daemon writes down which Python files it enters (traced/sitecustomize.py). What is counted was entered in each of
-several requests, so what happened besides is not, unless it happens all the time. Of the C it is written here which
-files are entered.
+For the first two the daemon writes down which Python files it enters (traced/sitecustomize.py). What is counted was
+entered in each of several requests, so what happened besides is not, unless it happens all the time. Of the C it is
+written here which files are entered.
 """
 
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scripts.benchmarks import data
-from scripts.benchmarks.common import ROOT, BenchError, Mount, Work, hfs_mount
+from scripts.benchmarks.common import ROOT, BenchError, Mount, Work, files_at, hfs_mount
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Bar, Row, at_most, median_row
 
@@ -31,6 +32,15 @@ IDLE_AFTER_S = 3.0
 """What is done with a staged file a second later has ended too."""
 FOLLOWED_S = 0.3
 """What a small file brings about later is counted so long."""
+
+FOLDERS, FILES_A_FOLDER, FILES_A_FOLDER_QUICK = 10, 300, 100
+OWNERS = {
+    "": (),
+    ", --io-mode passthrough": ("--io-mode", "passthrough"),
+    ", -o push=off": ("-o", "push=off"),
+    ", --immutable": ("--immutable",),
+    ", --ttl 0": ("--ttl", "0"),
+}
 
 _SHIM = ("_fastpath", "_fastpath_at_once", "_fastpath_kept")
 C_READ = (*_SHIM, *(f"plane/{name}" for name in ("threads", "answers", "reads", "table", "queue")))
@@ -146,4 +156,29 @@ def open_(work: Work, options: Options, command: str) -> list[Row]:
     ]
 
 
-GROUPS = {"read": read, "open": open_}
+def owners(work: Work, options: Options, command: str) -> list[Row]:
+    """Small files that are read twice, under options by which Python has had nodes of them."""
+    folders, files = FOLDERS, options.size(FILES_A_FOLDER, FILES_A_FOLDER_QUICK)
+
+    def make(root: Path) -> None:
+        for number in range(folders * files):
+            (folder := root / str(number // files)).mkdir(exist_ok=True)
+            data.make_random(folder / f"{number}.bin", SMALL_BYTES, number)
+
+    source, rows = data.stamped(work.data / f"house-owners-{files}", {"files": [folders, files]}, make), []
+    for shown, asked in OWNERS.items():
+        with hfs_mount(work, source, options=asked) as mount:
+            for _ in range(2):
+                for path in files_at(mount.path):
+                    path.read_bytes()
+                time.sleep(FOLLOWED_S)
+            status = mount.status()
+        count, opens = folders * files, status["data_plane"]["opens_cached"] + status["data_plane"]["opens_passed"]
+        nodes = (count - status["slots"]["known"]) / count
+        what = f"{count} small files in {folders} folders, read twice{shown}: share that Python has nodes of"
+        rows.append(median_row(what, [nodes], "x", command))
+        rows.append(median_row("  share of their opens that Python answered", [1 - opens / (2 * count)], "x", command))
+    return rows
+
+
+GROUPS = {"read": read, "open": open_, "owners": owners}
