@@ -37,7 +37,7 @@ BUDGETS = {
     "hfs/client": 1110,
     "hfs/codecs": 1341,
     "hfs/doctor": 1780,
-    "hfs/layouts": 2468,
+    "hfs/layouts": 2325,
     "hfs/mounting": 3845,
     "hfs/planning": 716,
     "hfs/shared": 1499,

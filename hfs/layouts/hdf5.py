@@ -154,7 +154,6 @@ def _is_hdf5(path: str, head: bytes) -> bool:
 
 FORMAT = Format(
     "hdf5",
-    "a row of each data set named by --dataset",
     _is_hdf5,
     _build,
     [DATASET],

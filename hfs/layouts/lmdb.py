@@ -10,7 +10,6 @@ Writes nothing, takes no lock: no lock file is made. Nobody may write to the dat
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -174,29 +173,12 @@ def _recognise(path: str, head: bytes) -> bool:
     return os.path.exists(os.path.join(path, "data.mdb")) if os.path.isdir(path) else pages.is_meta(head)
 
 
-def _spot_check(file: SourceFile, offset: int, size: int) -> str | None:
-    """By the page that the value lies in, or the overflow page that it begins."""
-    page_bytes = Environment(file).page_bytes
-    page, at = divmod(offset, page_bytes)
-    number, _, flags, lower, upper = struct.unpack("<QHHHH", file.read(page * page_bytes, pages.HEADER_BYTES))
-    if number != page:
-        return f"page {page:,} says that it is page {number:,}"
-    if flags & pages.PAGE_OVERFLOW:
-        held = (lower | upper << 16) * page_bytes - pages.HEADER_BYTES
-        return None if at == pages.HEADER_BYTES and size <= held else "no value begins there in its overflow page"
-    if not flags & pages.PAGE_LEAF or at < pages.HEADER_BYTES or at + size > page_bytes:
-        return f"it does not lie in a leaf page (page {page:,})"
-    return None
-
-
 FORMAT = Format(
     "lmdb",
-    "the value of a record, in key order",
     _recognise,
     build_lmdb,
     [
         Option("database", "A named database.", metavar="NAME"),
         KEYS,
     ],
-    _spot_check,
 )

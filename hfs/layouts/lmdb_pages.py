@@ -37,7 +37,7 @@ _Bytes = npt.NDArray[np.uint8]
 HEADER_BYTES = 16
 _NODE_BYTES = 8
 _MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
-_PAGE_BRANCH, PAGE_LEAF, PAGE_OVERFLOW, _PAGE_META, _PAGE_LEAF2 = 1, 2, 4, 8, 32
+_PAGE_BRANCH, _PAGE_LEAF, _PAGE_META, _PAGE_LEAF2 = 1, 2, 8, 32
 BIG, DATABASE, DUPLICATES = 1, 2, 4
 """Flags of a leaf's nodes."""
 DUPSORT = 4
@@ -194,7 +194,7 @@ def _node_places(
     size = pages.shape[1]
     header = _header(pages)
     flags, lower, upper = header[:, 5], header[:, 6], header[:, 7]
-    good = _numbered(pages, numbers) & ((flags & (_PAGE_BRANCH | PAGE_LEAF | _PAGE_META | _PAGE_LEAF2)) == kind)
+    good = _numbered(pages, numbers) & ((flags & (_PAGE_BRANCH | _PAGE_LEAF | _PAGE_META | _PAGE_LEAF2)) == kind)
     good &= (lower >= HEADER_BYTES) & (lower <= upper) & (upper <= size) & (lower % 2 == 0)
     counts = np.where(good, (lower - HEADER_BYTES) // 2, 0)
     page = np.repeat(np.arange(len(pages)), counts)
@@ -219,7 +219,7 @@ def branch_children(pages: _Bytes, numbers: _Ints) -> tuple[npt.NDArray[np.bool_
 def leaf_nodes(pages: _Bytes, numbers: _Ints) -> tuple[npt.NDArray[np.bool_], PageNodes]:
     """(which of these are leaf pages, their nodes); of a page that is none, no nodes. No overflow page is looked at."""
     size = pages.shape[1]
-    good, counts, page, places, node = _node_places(pages, numbers, PAGE_LEAF)
+    good, counts, page, places, node = _node_places(pages, numbers, _PAGE_LEAF)
     sizes = node[0] | node[1] << 16
     big = (node[2] & BIG) != 0
     data = places + _NODE_BYTES + node[3]

@@ -134,10 +134,9 @@ def _rows(file: SourceFile, at: int, size: int, name: str) -> tuple[npt.NDArray[
     return data + row_bytes * np.arange(shape[0]), row_bytes
 
 
-FORMAT = Format("npy", "a row of the array", lambda _, head: head.startswith(b"\x93NUMPY"), build_npy)
+FORMAT = Format("npy", lambda _, head: head.startswith(b"\x93NUMPY"), build_npy)
 FORMAT_OF_SEVERAL = Format(
     "npz",
-    "a row of each array named by --dataset",
     lambda path, head: head.startswith(b"PK") and path.endswith(".npz"),
     build_npz,
     [DATASET],

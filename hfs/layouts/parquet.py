@@ -77,4 +77,4 @@ def _joined(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-FORMAT = Format("parquet", "a row group", lambda _, head: head.startswith(b"PAR1"), build_parquet)
+FORMAT = Format("parquet", lambda _, head: head.startswith(b"PAR1"), build_parquet)

@@ -1,4 +1,4 @@
-"""The formats that layouts can be made of, the choice of one for files, and whether a layout still belongs to them.
+"""The formats that layouts can be made of, and the choice of one for files.
 
 A new format is one file of this package with a `FORMAT`, one name in `_MODULES`, and one case in
 tests/hfs/layouts/test_layouts_conformance.py, which fails without it. No file here imports the library of its format
@@ -13,10 +13,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-import numpy as np
-
 from hfs.layouts.layout import Layout
-from hfs.layouts.reading import SourceFile, opened
+from hfs.layouts.reading import opened
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
 
@@ -57,18 +55,13 @@ Build: TypeAlias = Callable[..., Layout]
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One format."""
+    """One format. What a sample of it is, docs/layouts.md says."""
 
     name: str
-    about: str
-    """What a sample is, in a few words."""
     recognise: Callable[[str, bytes], bool]
     """Whether a path is of this format. Gets its first HEAD_BYTES, or fewer; none of a directory."""
     build: Build
     options: Sequence[Option] = ()
-    spot_check: Callable[[SourceFile, int, int], str | None] | None = None
-    """What is wrong with the extent of `size` bytes at `offset`, as far as the format can tell from the bytes around
-    it; None: nothing. Raises LayoutError where they cannot be read."""
 
 
 def said(options: Mapping[str, object]) -> str:
@@ -119,31 +112,3 @@ def build(paths: Sequence[str], root: str, name: str = "auto", options: Mapping[
         taken = said({option.name: None for option in chosen.options}) or "none"
         raise ConfigError(f"{said(foreign)}: not an option of {chosen.name} files, whose options are {taken}")
     return chosen.build(paths, root, **given)
-
-
-def faults(layout: Layout, root: str, samples: int) -> tuple[list[str], int]:
-    """(what is wrong, how many samples were looked at) of a layout of files below `root`.
-
-    Each file's version is compared; where that is right, and the format can tell, the bytes around the first extent of
-    about `samples` samples, the same ones each time.
-    """
-    wrong = layout.changed(root)
-    known = formats().get(layout.made_from.partition(":")[0])
-    if wrong or known is None or known.spot_check is None or not layout.extent_count:
-        return wrong, 0
-    chosen = np.unique(np.linspace(0, layout.samples - 1, min(samples, layout.samples)).astype(np.int64)).tolist()
-    by_file: dict[int, list[tuple[int, int, int]]] = {}
-    for number in chosen:
-        for file, offset, size in list(layout.extents_of(number))[:1]:
-            by_file.setdefault(file, []).append((number, offset, size))
-    files = layout.files
-    for file, places in by_file.items():
-        path = os.path.join(root, os.fsdecode(files[file]))
-        try:
-            with opened(path) as source:
-                for number, offset, size in places:
-                    if fault := known.spot_check(source, offset, size):
-                        wrong.append(f"{path}: sample {number:,}, {size:,} bytes at offset {offset:,}: {fault}")
-        except LayoutError as error:
-            wrong.append(str(error))
-    return wrong, len(chosen)

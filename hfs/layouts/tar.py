@@ -184,30 +184,12 @@ def _recognise(path: str, head: bytes) -> bool:
     return path.endswith(".tgz") or (".tar" in path[-8:] and head.startswith(tuple(_COMPRESSED)))
 
 
-def _spot_check(file: SourceFile, offset: int, size: int) -> str | None:
-    at = offset - _BLOCK
-    if at < 0:
-        return "no member begins before it"
-    try:
-        header = tarfile.TarInfo.frombuf(file.read(at, _BLOCK), *_NAMES)
-    except tarfile.TarError as error:
-        return f"no member begins before it: {error}"
-    if not header.isreg():
-        return "no regular file begins there"
-    # A larger size than the field holds is said in an extended header.
-    if header.size != size and size < 8 * 1024**3:
-        return f"the member there has {header.size:,} bytes"
-    return None
-
-
 FORMAT = Format(
     "tar",
-    "the files whose names are the same up to the first dot (WebDataset)",
     _recognise,
     build_tar,
     [
         Option("each_member", "Every file in the archive is a sample of its own.", bool),
         KEYS,
     ],
-    _spot_check,
 )

@@ -106,19 +106,6 @@ def _crc32c() -> _Crc:
     return google_crc32c.extend  # type: ignore[no-any-return] # it has no types
 
 
-def _spot_check(file: SourceFile, offset: int, size: int) -> str | None:
-    if offset < _HEAD_BYTES:
-        return "no record begins before it"
-    extend = _crc32c()
-    length = _length(file, offset - _HEAD_BYTES, file.read(offset - _HEAD_BYTES, _HEAD_BYTES), extend)
-    if length != size:
-        return f"the record there has {length:,} bytes"
-    data = file.read(offset, size + _TAIL_BYTES)
-    if _masked(extend(0, data[:size])) != struct.unpack_from("<I", data, size)[0]:
-        return "wrong checksum"
-    return None
-
-
 def _recognise(path: str, head: bytes) -> bool:
     if ".tfrecord" in path.rpartition("/")[2]:
         return True
@@ -128,4 +115,4 @@ def _recognise(path: str, head: bytes) -> bool:
         return False
 
 
-FORMAT = Format("tfrecord", "the data of a record", _recognise, build_tfrecord, spot_check=_spot_check)
+FORMAT = Format("tfrecord", _recognise, build_tfrecord)

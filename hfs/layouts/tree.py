@@ -84,7 +84,6 @@ def _listed(path: str) -> tuple[list[str], list[str]]:
 
 FORMAT = Format(
     "tree",
-    "a file",
     lambda path, _: os.path.isdir(path),
     build_tree,
     [Option("suffix", "Only files whose names end so, as .jpg.", multiple=True, metavar="TEXT")],

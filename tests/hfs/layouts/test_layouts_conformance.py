@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hfs.layouts import reading
 from hfs.layouts.layout import Layout, LayoutError
-from hfs.layouts.registry import build, faults, formats, recognised
+from hfs.layouts.registry import build, formats, recognised
 from hfs.layouts.tar import build_tar
 from hfs.layouts.tree import build_tree
 from hfs.mountd.core.errors import ConfigError
@@ -58,7 +58,7 @@ def test_extents_decode_to_what_the_formats_reader_returns(tmp_path: Path, case:
     again = Layout.load(str(tmp_path / "x.layout"))
     assert (again.frame(), again.made_from) == (layout.frame(), layout.made_from)
     assert recognised([str(path)]).name == case.format == layout.made_from.partition(":")[0]
-    assert faults(again, str(tmp_path), 100)[0] == []
+    assert again.changed(str(tmp_path)) == []
 
 
 @each_case
@@ -153,7 +153,7 @@ def test_a_layout_of_another_version_is_found_out(tmp_path: Path, case: Case) ->
     file = tmp_path / layout.files[-1].decode()
     with file.open("ab") as more:
         more.write(b"x")
-    assert faults(layout, str(tmp_path), 100) == ([f"{file}: changed since the layout was made"], 0)
+    assert layout.changed(str(tmp_path)) == [f"{file}: changed since the layout was made"]
 
 
 def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
