@@ -70,7 +70,8 @@ def parser() -> argparse.ArgumentParser:
     words = argparse.ArgumentParser(
         prog="scripts/bench",
         description="Measures what hfs promises. Ratios are taken within a run; a row shows the median of the runs.",
-        epilog="scripts/bench compare OLD NEW shows what got better or worse from one file of rows to another.",
+        epilog="scripts/bench compare OLD NEW shows what got better or worse from one file of rows to another; "
+        "scripts/bench all measures everything, piece by piece; scripts/bench pages writes the tables of the docs.",
     )
     words.add_argument("name", metavar="NAME", choices=sorted(BENCHMARKS), help="what to measure: %(choices)s")
     words.add_argument("--quick", action="store_true", help="one run, smaller data; the rows say how much smaller")
@@ -88,6 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["compare"]:
         return compare.main(given[1:])
+    if given[:1] in (["all"], ["pages"]):
+        from scripts.benchmarks import all_pieces, pages  # they need BENCHMARKS, which are here
+
+        return (all_pieces if given[0] == "all" else pages).main(given[1:])
     words = parser()
     args = words.parse_args(given)
     groups = BENCHMARKS[args.name].GROUPS
