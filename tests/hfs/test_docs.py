@@ -33,7 +33,7 @@ FOREIGN = {
     *("--job-name", "--ntasks", "--signal"),  # of sbatch
     *("--overlap", "--jobid", "--uid", "--label", "--format", "--array", "--mpi"),  # of srun, sbatch, squeue
     "--long",  # of scripts/check
-    *("--only", "--runs", "--seed", "--quick", "--plots"),  # of scripts/bench
+    *("--only", "--runs", "--seed", "--quick", "--plots", "--resume", "--minutes", "--stale"),  # of scripts/bench
     *("--no-index", "--no-cache-dir", "--find-links", "--wheelhouse", "--client"),  # of pip, of scripts/wheels
     *("--minimal", "--torch"),  # of scripts/setup
     *("--user", "--cap-drop", "--cap-add", "--read-only", "--tmpfs", "--device", "--security-opt"),  # of docker
