@@ -41,7 +41,7 @@ def check(around: Surroundings, loaded: Callable[[], dict[str, Any]] = load) -> 
     said = loaded()
     if not {"failed", "refused"}.isdisjoint(said):
         if names := own_process.missing():
-            text = f"the daemon of hfs is not installed here: {', '.join(names)} not found"
+            text = f"the daemon of hfs is not installed in {sys.prefix}: {', '.join(names)} not found"
             yield fault("pyfuse3", text, own_process.REMEDY)
         elif "refused" in said:
             text, _, remedy = str(said["refused"]).rpartition(": ")

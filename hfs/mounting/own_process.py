@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 REMEDY = (
-    "pip install the wheel hfs_cache_native-*.whl of this release, or from a checkout pip install . (docs/install.md)"
+    "call the hfs of an environment that has it, or pip install the wheel hfs_cache_native-*.whl of this release, or "
+    "pip install . in a checkout (docs/install.md)"
 )
 
 _EVENT_LOOP = ("trio", "outcome")
@@ -44,7 +45,7 @@ def why_missing() -> str | None:
     names = missing()
     if not names:
         return None
-    return f"the daemon of hfs is not installed here ({', '.join(names)} not found): {REMEDY}"
+    return f"the daemon of hfs is not installed in {sys.prefix} ({', '.join(names)} not found): {REMEDY}"
 
 
 def _run() -> None:

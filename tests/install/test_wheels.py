@@ -83,13 +83,13 @@ def test_a_training_job_needs_nothing_but_the_client_wheel(wheel: Path, tmp_path
     assert inside.smoke("job", tmp_path / "job") == {"brought": []}
     code, (line,) = what_a_mount_says(inside, tmp_path / "mounted")
     assert code == 1
-    assert "the daemon of hfs is not installed here (trio, outcome, pyfuse3 not found)" in line
+    assert f"the daemon of hfs is not installed in {inside.folder} (trio, outcome, pyfuse3 not found)" in line
     assert "hfs_cache_native-*.whl" in line
     checked = inside.run(inside.folder / "bin/hfs", "cache", "check", "--cache", tmp_path / "mounted")
     assert (checked.returncode, checked.stderr.splitlines()) == (1, [line])
     inside.use_commands("alone", tmp_path / "commands")
     examined = inside.run(inside.folder / "bin/hfs", "doctor")
-    assert "fault  pyfuse3: the daemon of hfs is not installed here" in examined.stdout
+    assert "fault  pyfuse3: the daemon of hfs is not installed in" in examined.stdout
 
 
 def test_the_native_distribution_has_all_c_parts_and_the_licenses_of_what_is_within(tmp_path: Path) -> None:
