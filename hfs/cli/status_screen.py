@@ -140,7 +140,7 @@ def _gave(traffic: Mapping[str, Any]) -> str:
 def _spared(traffic: Mapping[str, Any]) -> str:
     spared = traffic["read_bytes"] - traffic["source_bytes"]
     if spared <= 0 or not traffic["read_bytes"]:
-        return ""
+        return "; what the kernel has read by itself is not counted" if traffic.get("is_at_least") else ""
     least = "at least " if traffic.get("is_at_least") else ""
     return f": spared {least}{size(spared)} ({spared / traffic['read_bytes']:.0%})"
 

@@ -159,7 +159,7 @@ def check_sockets(around: Surroundings, directories: Sequence[str] | None = None
         many = "1 socket" if len(stale) == 1 else f"{len(stale)} sockets"
         text = f"{many} that nobody listens at, of daemons that were killed: {stale[0]}"
         text += ", ..." if len(stale) > 1 else ""
-        yield limit("stale-sockets", text, f"rm {' '.join(stale[:4])}; hfs mount removes its own")
+        yield note("stale-sockets", text, f"rm {' '.join(stale[:4])}; hfs mount removes its own")
     if not shut and not stale:
         yield good(_SOCKETS, f"no stale sockets in {', '.join(places)}")
 

@@ -184,7 +184,7 @@ ROOT = {
     "stale socket": (
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/run/hfs/0123456789abcdef-01234567.sock\")'",
         (),
-        *("stale-sockets", "limit", "1 socket that nobody listens at"),
+        *("stale-sockets", "note", "1 socket that nobody listens at"),
     ),
     "source not there": (
         "umount -l nothing 2> /dev/null || rm -r ../source",

@@ -83,6 +83,8 @@ def test_a_process_that_is_several_learners_loads_once() -> None:
 def test_what_is_not_known_is_said() -> None:
     lines = screen({**STATUS, "traffic": traffic(848 * GB, 36 * GB, at_least=True)})
     assert any("jobs read at least 848 GB" in line for line in lines)
+    lines = screen({**STATUS, "traffic": traffic(GB, 2 * GB, at_least=True)})
+    assert any(line.endswith("gave 2.00 GB; what the kernel has read by itself is not counted") for line in lines)
     assert screen({"mountpoint": "/m"})[0].startswith("/m  (process ?, up 0 s")
 
 
