@@ -181,11 +181,6 @@ ROOT = {
     ),
     "cache of others": ("chmod 777 ../cache", (), *("cache", "fault", "may be written to by others (mode 0777)")),
     "few open files": ("", ("prlimit", "--nofile=64"), *("open-files", "limit", "may have 64 files open")),
-    "stale socket": (
-        "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/run/hfs/0123456789abcdef-01234567.sock\")'",
-        (),
-        *("stale-sockets", "note", "1 socket that nobody listens at"),
-    ),
     "source not there": (
         "umount -l nothing 2> /dev/null || rm -r ../source",
         (),
@@ -196,7 +191,7 @@ ROOT = {
 
 
 TOGETHER = (
-    ("no device", "cache full", "source not there", "stale socket"),
+    ("no device", "cache full", "source not there"),
     ("another device", "cache read-only", "source empty", "few open files"),
     ("cache in memory",),
     ("cache of others",),
