@@ -55,7 +55,8 @@ class GroupShuffleSampler:
 
     The shuffle is known to be as good as a global one while S < N/G, where S is the number of epochs (equation 1; with
     N = 8192 and G = 64, fewer than 128 epochs). `set_epoch` warns once when epoch + 1 reaches N/G. The condition is
-    sufficient, not necessary. With B = 1 the shuffle is the global one, and nothing is warned about.
+    sufficient, not necessary: larger groups raise the bound, though smaller ones mix the samples better. With B = 1 the
+    shuffle is the global one, and nothing is warned about.
 
     Attributes: n, group, seed, rank, epoch, and num_replicas (= world), as torch's DistributedSampler calls it.
     """
@@ -85,7 +86,7 @@ class GroupShuffleSampler:
                 f"GroupShuffleSampler: epoch {self.epoch} is number {self.epoch + 1}; shuffling {groups} groups of"
                 f" {self.n} samples is known to be as good as shuffling the samples for fewer than"
                 f" {self.n / groups:g} epochs (S < N/G, Lee et al. equation 1). If the loss no longer falls as it"
-                " should, use a larger group, or group=1 for the last epochs",
+                " should, use group=1, which shuffles the samples, for the last epochs",
                 stacklevel=2,
             )
 
