@@ -89,10 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["compare"]:
         return compare.main(given[1:])
-    if given[:1] in (["all"], ["pages"]):
-        from scripts.benchmarks import all_pieces, pages  # they need BENCHMARKS, which are here
+    if given[:1] in (["all"], ["guard"], ["pages"]):
+        from scripts.benchmarks import all_pieces, guard, pages  # they need BENCHMARKS, which are here
 
-        return (all_pieces if given[0] == "all" else pages).main(given[1:])
+        return {"all": all_pieces, "guard": guard, "pages": pages}[given[0]].main(given[1:])
     words = parser()
     args = words.parse_args(given)
     groups = BENCHMARKS[args.name].GROUPS

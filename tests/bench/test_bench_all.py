@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmarks import all_pieces, pages, pieces, quiet
+from scripts.benchmarks import all_pieces, guard, main, pages, pieces, quiet
 from scripts.benchmarks.common import BenchError
+from scripts.benchmarks.compare import Measured
 from scripts.benchmarks.pieces import Piece
 from scripts.benchmarks.quiet import Quiet
 
@@ -137,3 +138,25 @@ def test_all_groups_of_all_benchmarks_are_pieces() -> None:
     assert {"mount-images", "first-epoch-cold", "trust-kills"} <= set(names)
     assert {name.partition("-")[0] for name in names if name.startswith("why")} == {"why"}
     assert {(piece.benchmark, piece.group) for piece in pieces.pieces(quick=False)} >= pieces.NIGHTLY
+
+
+def test_a_guard_holds_the_runs_of_both_sides_together_and_fails_where_one_is_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "hfs").touch()
+    sides = {tmp_path: [2.0, 2.1, 1.9], pieces.ROOT: [1.0, 1.1, 0.9]}
+
+    def measured(checkout: Path, *_: object) -> guard.Rows:
+        return {("c", "speed-up"): Measured(sides[checkout].pop(), "x", (), 1)}
+
+    monkeypatch.setattr(guard, "_measured", measured)
+    assert main.main(["guard", str(tmp_path)]) == 1
+    sides |= {tmp_path: [2.0, 2.1, 1.9], pieces.ROOT: [2.0, 2.2, 1.95]}
+    assert main.main(["guard", str(tmp_path)]) == 0
+    with pytest.raises(SystemExit):
+        main.main(["guard", str(tmp_path / "none")])
+
+
+def test_a_guard_runs_groups_that_are_there() -> None:
+    assert set(guard.PIECES) <= {piece.name for piece in pieces.pieces(quick=True)}
