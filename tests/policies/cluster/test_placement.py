@@ -43,6 +43,21 @@ def test_equal_nodes_have_equal_shares(count: int, within: float) -> None:
     assert abs(found / found.mean() - 1).max() < within
 
 
+@pytest.mark.parametrize("weights", [[1.0] * 300, [1.0, 3.0] * 50])
+def test_of_many_nodes_none_has_much_more_than_its_share_and_little_moves_when_one_is_lost(
+    weights: list[float],
+) -> None:
+    some = nodes(*weights)
+    table, share = some.table(), np.array(weights) / sum(weights)
+    room = np.bincount(table, minlength=len(weights)) / len(table) / share
+    assert room.max() <= 1.02, "a hundredth more, and a slot for what is not whole"
+    found = np.bincount(owners(table, some_keys(2_000_000)), minlength=len(weights)) / 2e6 / share
+    assert found.max() <= 1.05 + 1 / np.sqrt(2e6 * share.min())
+    fewer = some.table(gone={7})
+    assert 7 not in fewer
+    assert np.mean(fewer != table) <= share[7] + 0.01
+
+
 def test_shares_are_as_the_weights() -> None:
     found = np.bincount(owners(nodes(1, 2, 0, 5).table(), some_keys(400_000)), minlength=4)
     assert found[2] == 0
