@@ -11,10 +11,12 @@ Exit codes: 0 all that was to be measured was, and is kept; 1 something was not 
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
@@ -47,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [piece for piece in pieces(quick=args.quick, only=args.only) if args.nightly or not piece.is_nightly]
     if args.resume:
         wanted = [piece for piece in wanted if piece.commits_since() != 0]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
     begun_s, failed = time.monotonic(), 0
     for number, piece in enumerate(wanted):
         left_s = sum(other.expected_s() for other in wanted[number:])
@@ -72,17 +76,10 @@ def _measure(piece: Piece, *, keep_anyway: bool) -> str:
     try:
         with quiet.group() as group:
             before = group.now()
-            done = subprocess.run(
-                [*words, *(["--quick"] if piece.quick else [])],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-                preexec_fn=group.enter,
-            )
+            code, said = _run([*words, *(["--quick"] if piece.quick else [])], group)
             after = group.now()
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or ["no word"]
+        if code:
+            last = said.strip().splitlines()[-1:] or ["no word"]
             raise BenchError(f"it was not measured: {last[0]}")
         was = quiet.between(before, after)
         if not (was.is_quiet or keep_anyway or piece.quick):
@@ -96,6 +93,24 @@ def _measure(piece: Piece, *, keep_anyway: bool) -> str:
         partial.unlink(missing_ok=True)
     barred = [row for row in rows if row["holds"] is not None]
     return f"{after.at_s - before.at_s:.0f} s, {sum(row['holds'] for row in barred)} of {len(barred)} bars hold; {was}"
+
+
+def _run(words: Sequence[str | Path], group: quiet.Group) -> tuple[int, str]:
+    """Exit code, and what was said. Whoever ends us ends it first, so that it takes its mounts away."""
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=group.enter,  # noqa: PLW1509 - this process has one thread
+    ) as child:
+        try:
+            _, said = child.communicate()
+        except BaseException:
+            child.terminate()
+            child.wait()
+            raise
+    return child.returncode, said
 
 
 def _stale(console: Console, only: str | None) -> int:

@@ -1,7 +1,9 @@
 """`scripts/bench all` and `pages`: which runs are kept, what is measured again, and the tables of the docs."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +86,12 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where results go of runs that measure nothing and write a file."""
     monkeypatch.setattr(pieces, "RESULTS", tmp_path)
 
-    def run(words: list[Any], **_how: object) -> subprocess.CompletedProcess[str]:
+    def run(words: list[Any], _group: object) -> tuple[int, str]:
         kept(tmp_path, Path(words[words.index("--json") + 1]).stem)
         (tmp_path / "mount-images.json").rename(words[words.index("--json") + 1])
-        return subprocess.CompletedProcess(words, 0, "", "")
+        return 0, ""
 
-    monkeypatch.setattr(all_pieces.subprocess, "run", run)
+    monkeypatch.setattr(all_pieces, "_run", run)
     return tmp_path
 
 
@@ -160,3 +162,21 @@ def test_a_guard_holds_the_runs_of_both_sides_together_and_fails_where_one_is_wo
 
 def test_a_guard_runs_groups_that_are_there() -> None:
     assert set(guard.PIECES) <= {piece.name for piece in pieces.pieces(quick=True)}
+
+
+def test_whoever_ends_all_ends_what_is_being_measured_first(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    os.mkfifo(tmp_path / "never")
+    ends, waits = f"echo ended > {told}; exit 130", f"while :; do read -t 1 <> {tmp_path}/never; done"
+    child = f"trap '{ends}' TERM; > {tmp_path}/begun; {waits}"
+    program = (
+        "import sys; from scripts.benchmarks import all_pieces, quiet; import signal;"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130));"
+        f"all_pieces._run(['bash', '-c', {child!r}], quiet.Group(None))"
+    )
+    running = subprocess.Popen([sys.executable, "-c", program], cwd=pieces.ROOT)
+    while not (tmp_path / "begun").exists():
+        assert running.poll() is None
+    running.terminate()
+    assert running.wait(30) == 130
+    assert told.read_text() == "ended\n"
