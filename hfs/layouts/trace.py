@@ -59,10 +59,10 @@ def waits_of(status: Mapping[str, Any]) -> SourceWaits:
 class Trace(Layout):
     """Made by `traced` and `load`; nothing of it changes then."""
 
-    times_us: _Ints | None = None
-    """Of each read; None: not recorded."""
-    threads: _Ints | None = None
-    source_waits: SourceWaits | None = None
+    times_us: _Ints
+    """Of each read."""
+    threads: _Ints
+    source_waits: SourceWaits
 
     def with_reads(self, times_us: _Ints, threads: _Ints, source_waits: SourceWaits) -> Self:
         """The same, which knows when which thread read. Raises LayoutError."""
@@ -74,20 +74,15 @@ class Trace(Layout):
         return self
 
     def _arrays(self) -> dict[str, Integers]:
-        arrays = super()._arrays()
-        if self.times_us is not None and self.threads is not None and self.source_waits is not None:
-            arrays |= {
-                "read_times": packed(self.times_us),
-                "read_threads": packed(self.threads),
-                "source_waits": np.array(self.source_waits),
-            }
-        return arrays
+        return super()._arrays() | {
+            "read_times": packed(self.times_us),
+            "read_threads": packed(self.threads),
+            "source_waits": np.array(self.source_waits),
+        }
 
     @classmethod
     def _of(cls, read: dict[str, Integers]) -> Self:
         trace = super()._of(read)
-        if "read_times" not in read:
-            return trace
         waits = read["source_waits"]
         if len(waits) != len(SourceWaits._fields) or min(waits) < 0:
             raise LayoutError("it has not two figures of waits")
@@ -128,7 +123,5 @@ def traced(reads: Sequence[Read], root: str, waits: SourceWaits) -> Trace:
         sizes=lengths[kept],
         made_from="a recording",
     )
-    if not times_us.any():
-        return trace  # of a daemon that does not tell
     times_us = np.maximum.accumulate(times_us[kept] - times_us[0])
     return trace.with_reads(times_us, thread_numbers[kept], waits)

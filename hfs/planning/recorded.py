@@ -70,11 +70,9 @@ def load(path: str) -> Trace:
 
 
 def recorded(trace: Trace, chunk_bytes: int) -> Recorded:
-    """What it says, with large files in chunks of `chunk_bytes`. Raises ConfigError where it lacks sizes."""
+    """What it says, with large files in chunks of `chunk_bytes`."""
     _, files, offsets, sizes = trace.extents_of_each(np.arange(trace.samples))
     file_sizes = trace.file_sizes
-    if not len(file_sizes) or (sizes < 0).any():
-        raise ConfigError("the trace has no sizes of its files: record it again with `hfs-hint record`")
     pieces, first_piece = _pieces(trace.files, file_sizes, chunk_bytes)
     ranks = _ranks(files, offsets)
     numbers, notes = _epochs(ranks)
@@ -90,8 +88,7 @@ def recorded(trace: Trace, chunk_bytes: int) -> Recorded:
     named = np.argsort(np.argsort(np.array(trace.files, object)))
     steps = np.abs(np.diff(named[files[ranks == 0]]))
     in_order = len(steps) == 0 or float(steps.mean()) * _IN_ORDER_PART < max(_IN_ORDER_PART, len(named))
-    found = Recorded(pieces, epochs, in_order, notes=notes)
-    return _with_costs(found, trace, ranks) if trace.times_us is not None else found
+    return _with_costs(Recorded(pieces, epochs, in_order, notes=notes), trace, ranks)
 
 
 def _pieces(names: Sequence[bytes], file_sizes: _Ints, chunk_bytes: int) -> tuple[Pieces, _Ints]:
@@ -145,9 +142,6 @@ def _accesses(files: _Ints, offsets: _Ints, sizes: _Ints, first_piece: _Ints, ch
 
 
 def _with_costs(found: Recorded, trace: Trace, ranks: _Ints) -> Recorded:
-    assert trace.times_us is not None
-    assert trace.threads is not None
-    assert trace.source_waits is not None
     spans_s, reads = _spans(trace.times_us, trace.threads)
     first_s = float(np.ptp(trace.times_us[ranks == 0])) / 1e6
     waits, waited_us = trace.source_waits

@@ -155,8 +155,8 @@ class Touch(msgspec.Struct, frozen=True, array_like=True):
     path: bytes
     offset: int
     size: int
-    at_us: int = 0
-    """Microseconds of a clock of the daemon that never goes back; 0: not told."""
+    at_us: int
+    """Microseconds of a clock of the daemon that never goes back."""
     thread: int = 0
     """Which thread reads, by its id for the kernel; 0: not known."""
 

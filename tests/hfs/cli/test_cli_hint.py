@@ -152,8 +152,8 @@ def test_record_and_replay(tmp_path: Path, daemon: FakeCommands, stays: list[dic
     (mount / "d").mkdir()
     (mount / "d" / "b").write_bytes(b"x" * 100)
     daemon.touches = [
-        Touches([Touch(b"d/b", 0, 50), Touch(b"d/b", 50, 20), Touch(b"a", 0, 10)]),
-        Touches([Touch(b"d/b", 20, 30), Touch(b"a", 10, 90)]),  # the last lies beyond the end
+        Touches([Touch(b"d/b", 0, 50, 1), Touch(b"d/b", 50, 20, 2), Touch(b"a", 0, 10, 3)]),
+        Touches([Touch(b"d/b", 20, 30, 4), Touch(b"a", 10, 90, 5)]),  # the last lies beyond the end
     ]
     trace = tmp_path / "trace"
     result = run("record", "-o", trace, "--", "true")
@@ -180,7 +180,7 @@ def test_record_ends_as_its_command_does(tmp_path: Path, daemon: FakeCommands) -
     assert run("record", "-o", trace, "--", tmp_path / "none").exit_code == 127
     assert run("record", "-o", trace, "--", tmp_path).exit_code == 126
     (Path(daemon.mountpoint) / "a").write_bytes(b"x")
-    daemon.touches = [Touches([Touch(b"a", 0, 1)], lost=7)]
+    daemon.touches = [Touches([Touch(b"a", 0, 1, 1)], lost=7)]
     result = run("record", "-o", trace, "--", "true")
     assert (result.exit_code, "7 reads came faster" in result.stderr, trace.exists()) == (3, True, True)
     assert run("record", "-o", trace, "--", "sh", "-c", "kill -9 $$").exit_code == 128 + 9

@@ -88,15 +88,14 @@ def test_what_is_given_goes_first(trace: Path, tmp_path: Path) -> None:
     )
     assert {name: given["origin"] for name, given in found["inputs"].items()} == dict.fromkeys(found["inputs"], "given")
     assert found["rows"][0]["first_s"] == pytest.approx(200 * (0.004 + 0.01), rel=0.01)
-    # A trace of an older release knows no times.
+    # Nobody has waited, and no thread is known.
     whole = Trace.load(str(trace))
-    Layout(whole.names, whole.file_sizes, whole.file_mtimes_ns, whole.extents, whole.offsets, whole.sizes).save(
-        str(tmp_path / "old")
-    )
-    assert "give --source-latency, or --measure SOURCE" in hfs("trace", "simulate", tmp_path / "old").stderr
-    old = simulated(tmp_path / "old", "--source-latency", "4ms", "--eviction", "lru")
-    assert old["inputs"]["readers"]["origin"] == "assumed"
-    assert [round(row["cache_bytes"] / old["data"]["cache_bytes"], 2) for row in old["rows"]] == [0.25, 0.5, 0.75, 1.0]
+    whole.with_reads(whole.times_us, np.zeros(whole.samples, int), SourceWaits()).save(str(tmp_path / "untold"))
+    assert "give --source-latency, or --measure SOURCE" in hfs("trace", "simulate", tmp_path / "untold").stderr
+    untold = simulated(tmp_path / "untold", "--source-latency", "4ms", "--eviction", "lru")
+    assert untold["inputs"]["readers"]["origin"] == "assumed"
+    whole_bytes = untold["data"]["cache_bytes"]
+    assert [round(row["cache_bytes"] / whole_bytes, 2) for row in untold["rows"]] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_what_more_cache_gives(trace: Path) -> None:
@@ -123,12 +122,12 @@ def test_the_source_is_measured(trace: Path, monkeypatch: pytest.MonkeyPatch) ->
         (("TRACE", "-o", "chunk=3M"), "-o chunk is '3M'"),
         (("TRACE", "-o", "scrub=off"), "-o scrub: only what makes a difference here: ttl"),
         (("TRACE", "--measure", "nowhere"), "nowhere: cannot be read"),
-        (("SIZELESS",), "the trace has no sizes of its files: record it again"),
+        (("LAYOUT",), "not a layout, or cut short; a trace is what `hfs-hint record -o TRACE` writes"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_remedy(trace: Path, arguments: tuple[str, ...], message: str) -> None:
-    Layout(b"a\0b").save(str(trace.with_name("sizeless")))
-    named = {"TRACE": trace, "SIZELESS": trace.with_name("sizeless")}
+    Layout(b"a\0b").save(str(trace.with_name("plain")))
+    named = {"TRACE": trace, "LAYOUT": trace.with_name("plain")}
     done = hfs("trace", "simulate", *(named.get(argument, argument) for argument in arguments))
     assert done.exit_code in (1, 2)
     assert message in done.stderr

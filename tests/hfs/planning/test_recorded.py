@@ -8,8 +8,9 @@ import pytest
 
 from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, SourceWaits, Trace, traced, waits_of
+from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
-from hfs.planning.recorded import later_epochs, recorded
+from hfs.planning.recorded import later_epochs, load, recorded
 
 CHUNK = 1 << 20
 
@@ -42,17 +43,14 @@ def test_a_trace_comes_back_from_its_file(tmp_path: Path) -> None:
     made.save(str(tmp_path / "trace"))
     for again in (made, Trace.load(str(tmp_path / "trace"))):
         assert (again.samples, again.sizes.tolist()) == (3, [120, 50, 50])
-        assert again.times_us is not None
-        assert again.threads is not None
         assert again.times_us.tolist() == [0, 300, 300]  # clocks of threads may be a little apart; times never go back
         assert again.threads.tolist() == [1, 2, 1]
         assert again.source_waits == SourceWaits(3, 4500)
     # Who knows nothing of times reads the same file.
     assert Layout.load(str(tmp_path / "trace")).sizes.tolist() == [120, 50, 50]
-    untold = trace_of(tmp_path, [Read(b"a", 0, 10), Read(b"a", 10, 10), Read(b"b", 0, 5)])
-    assert (untold.samples, untold.times_us) == (2, None)
-    untold.save(str(tmp_path / "untold"))
-    assert Trace.load(str(tmp_path / "untold")).times_us is None
+    Layout(b"a\0b").save(str(tmp_path / "plain"))
+    with pytest.raises(ConfigError, match="not a layout, or cut short; a trace is what"):
+        load(str(tmp_path / "plain"))
 
 
 def test_wrong_times_are_refused(tmp_path: Path) -> None:
