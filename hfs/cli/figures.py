@@ -5,20 +5,10 @@ Imports nothing that draws tables, since `hfs status` must answer at once.
 
 from __future__ import annotations
 
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.printable import printable, show_size
 
+size = show_size
 _NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}
-
-
-def size(number: float) -> str:
-    """Bytes with three digits: 0 B, 999 B, 1.00 kB, 12.3 GB (powers of 1000, as disks are sold)."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(number) < 999.5 or unit == "TB":
-            break
-        number /= 1000
-    if unit == "B":
-        return f"{number:.0f} B"
-    return f"{number:.{max(0, 3 - len(str(int(abs(number)))))}f} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ No scan: the first two are found by number, the third by an index of incomplete 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import aclosing
@@ -39,39 +40,30 @@ _LOOK_EVERY_S = 3600.0
 """Ages are days; a look reads the rows of the index once."""
 
 
+@dataclasses.dataclass(eq=False)
 class EvictionsByName:
     """Each waits until the disk has given the room back. Event loop only."""
 
-    def __init__(
-        self,
-        context: CacheContext,
-        object_ids: ObjectIdAllocator,
-        files: StagedFileTable,
-        committer: Committer,
-        reclaimer: Reclaimer,
-        queue: ReclaimQueue,
-        pins: Pins,
-    ) -> None:
-        self._context = context
-        self._object_ids = object_ids
-        self._files = files
-        self._committer = committer
-        self._reclaimer = reclaimer
-        self._queue = queue
-        self._pins = pins
+    context: CacheContext
+    object_ids: ObjectIdAllocator
+    files: StagedFileTable
+    committer: Committer
+    reclaimer: Reclaimer
+    queue: ReclaimQueue
+    pins: Pins
 
     async def evict_objects(self, numbers: Sequence[int]) -> dict[int, int]:
         """Evict these objects, except what is open, pinned or not durable. Returns the room of each that is gone; 0: it
         went before."""
-        durable = [number for number in numbers if number not in self._object_ids]
+        durable = [number for number in numbers if number not in self.object_ids]
         try:
-            rows = await self._context.threads.ask_index(self._context.index.reader.rows, durable)
+            rows = await self.context.threads.ask_index(self.context.index.reader.rows, durable)
         except IndexFailed as error:
-            self._context.health.index_failed(error, "looking up what to evict")
+            self.context.health.index_failed(error, "looking up what to evict")
             return {}
         room = {row.object_id: row.room_bytes for row in rows}
-        gone, _ = await self._reclaimer.evict([(row.object_id, row.version) for row in rows], by_name=False)
-        left = [number for number in room if number in self._reclaimer.telling.leavers]
+        gone, _ = await self.reclaimer.evict([(row.object_id, row.version) for row in rows], by_name=False)
+        left = [number for number in room if number in self.reclaimer.telling.leavers]
         if left:
             gone += await self._wait_gone(left, 2 * SHOWN_S)  # the number is not moved at once for it
         return {number: 0 for number in durable if number not in room} | {number: room[number] for number in gone}
@@ -79,24 +71,24 @@ class EvictionsByName:
     async def evict_chunk(self, file: StagedFile, index: int) -> int:
         """Give one chunk of a file back to the disk. Returns its room; 0: it is not there, the kernel reads the file by
         itself (so it may do, in a moment, where overlays have it), or it is pinned."""
-        number, telling = file.object_id, self._reclaimer.telling
+        number, telling = file.object_id, self.reclaimer.telling
         if number is None or not self._may_give_up(file, index):
             return 0
-        async with self._reclaimer.lock:
+        async with self.reclaimer.lock:
             if telling.on and not await telling.leave([Leaver(number, file.version, 0, is_to_go=False)]):
                 return 0
             may = file.object_id == number and self._may_give_up(file, index)
             room_bytes = file.chunk_room_bytes(index) if may else 0
             if may:
-                self._queue.give_up(file, [index])
+                self.queue.give_up(file, [index])
             telling.end([number])
-        await self._reclaimer.wait_idle()
+        await self.reclaimer.wait_idle()
         return room_bytes
 
     def _may_give_up(self, file: StagedFile, index: int) -> bool:
         recall(file)
         return not (
-            file.object_id in self._pins or index not in file.present or index not in file.committed or file.passed
+            file.object_id in self.pins or index not in file.present or index not in file.committed or file.passed
         )
 
     async def evict_paths(
@@ -110,37 +102,37 @@ class EvictionsByName:
         `before_s`: of these what was used last before that time, in seconds since the epoch, and is not pinned. Returns
         (files, bytes of room given back): those that overlays let go of at once are among them; `held` is given the
         others, which go later, and their room by their number."""
-        await self._committer.wait_committed()
+        await self.committer.wait_committed()
         files = freed_bytes = 0
         left: dict[int, int] = {}
-        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
+        async with aclosing(pages_of(self.context, prefixes, source_ids)) as pages:
             async for rows in pages:
                 chosen = [row for row in rows if before_s is None or self._used_s(row) < before_s]
                 targets = [(row.object_id, row.version) for row in chosen]
-                batch, batch_bytes = await self._reclaimer.evict(targets, by_name=before_s is None)
+                batch, batch_bytes = await self.reclaimer.evict(targets, by_name=before_s is None)
                 files += len(batch)
                 freed_bytes += batch_bytes
-                leavers = self._reclaimer.telling.leavers
+                leavers = self.reclaimer.telling.leavers
                 left |= {row.object_id: row.room_bytes for row in chosen if row.object_id in leavers}
         gone: list[int] = []
         if left:
-            await self._reclaimer.telling.move(is_needed=False)
+            await self.reclaimer.telling.move(is_needed=False)
             gone = await self._wait_gone(left, SHOWN_S)
         if held is not None:
-            held.update((number, left[number]) for number in left if number in self._reclaimer.telling.leavers)
+            held.update((number, left[number]) for number in left if number in self.reclaimer.telling.leavers)
         return files + len(gone), freed_bytes + sum(left[number] for number in gone)
 
     async def _wait_gone(self, numbers: Collection[int], at_most_s: float) -> list[int]:
         """Those of the objects, which are leaving, that go in this time."""
-        telling = self._reclaimer.telling
+        telling = self.reclaimer.telling
         with trio.move_on_after(at_most_s):
             while any(number in telling.leavers for number in numbers):  # noqa: ASYNC110 - an event for each would serve only this
                 await trio.sleep(_LOOK_S)
         ended = [number for number in numbers if number not in telling.leavers]
         try:  # some stay, since they were opened meanwhile
-            stay = await self._context.threads.ask_index(self._context.index.reader.entered, ended)
+            stay = await self.context.threads.ask_index(self.context.index.reader.entered, ended)
         except IndexFailed as error:
-            self._context.health.index_failed(error, "looking up what was evicted")
+            self.context.health.index_failed(error, "looking up what was evicted")
             return []
         return [number for number in ended if number not in stay]
 
@@ -148,14 +140,14 @@ class EvictionsByName:
         """What nobody has used for so long goes, though there is room; 0: nothing does. A task of the nursery."""
         await ready.wait()
         while after_s:
-            files, freed_bytes = await self.evict_paths(before_s=self._context.clock() - after_s)
+            files, freed_bytes = await self.evict_paths(before_s=self.context.clock() - after_s)
             if files:
                 log.info("%d staged files of %d bytes were not used for %g s, and went", files, freed_bytes, after_s)
             await trio.sleep(_LOOK_EVERY_S)
 
     def _used_s(self, row: StagedRow) -> float:
         """The index is a minute or an hour behind what memory knows."""
-        file = self._files.peek(row.version)
+        file = self.files.peek(row.version)
         return row.last_use_s if file is None else max(row.last_use_s, file.last_use_ns / 1e9)
 
 

@@ -15,6 +15,7 @@ after the one before began. How far it is stands in the index, since few daemons
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
@@ -66,29 +67,22 @@ class CheckedFile:
         return f"not checked: {self.unchecked}" if self.unchecked else None
 
 
+@dataclasses.dataclass(eq=False)
 class Checker:
     """Event loop only; what it reads is read in threads."""
 
-    def __init__(
-        self,
-        context: CacheContext,
-        files: StagedFileTable,
-        committer: Committer,
-        queue: ReclaimQueue,
-        updates: RowUpdates,
-    ) -> None:
-        self._context = context
-        self._files = files
-        self._committer = committer
-        self._queue = queue
-        self._updates = updates
+    context: CacheContext
+    files: StagedFileTable
+    committer: Committer
+    queue: ReclaimQueue
+    updates: RowUpdates
 
     async def check(
         self, prefixes: Collection[bytes] = (b"",), source_ids: Collection[str] | None = None
     ) -> AsyncGenerator[CheckedFile, None]:
         """Everything committed that `StagedListing.rows` lists of these; one record a file, as it is done."""
-        await self._committer.wait_committed()
-        async with aclosing(pages_of(self._context, prefixes, source_ids)) as pages:
+        await self.committer.wait_committed()
+        async with aclosing(pages_of(self.context, prefixes, source_ids)) as pages:
             async for rows in pages:
                 async with aclosing(self.check_rows(rows)) as checks:
                     async for checked in checks:
@@ -98,7 +92,7 @@ class Checker:
         self, rows: Sequence[StagedRow], pace: Pace | None = None
     ) -> AsyncGenerator[CheckedFile, None]:
         """Check what these rows name. With a `pace` it reads only when the disk has nothing else to do."""
-        context = self._context
+        context = self.context
         try:
             chunks = await context.threads.ask_index(_all_chunks, context.index, rows)
         except IndexFailed as error:
@@ -127,7 +121,7 @@ class Checker:
         unchecked = next((one.unchecked for one in found if one.unchecked), "")
         sizes = [chunk_extent(chunk.number, row.version.size, row.chunk_bytes).size for chunk in listed]
         if not row.proven:
-            self._queue.evict(row.object_id, row.version)
+            self.queue.evict(row.object_id, row.version)
             broken = [chunk.number for chunk in listed] or [0]
         elif broken:
             dropped = await self._dropped(row, listed, broken)
@@ -140,18 +134,18 @@ class Checker:
 
     async def _dropped(self, row: StagedRow, listed: Sequence[ChunkRow], broken: list[int]) -> list[int] | None:
         """Those of the broken chunks that are staged still; they are forgotten. None: nothing of the file is."""
-        file = await self._files.get(row.version)
+        file = await self.files.get(row.version)
         if file.object_id != row.object_id:
             return None
         same = _unchanged(file, listed)
         broken = [index for index in broken if index in same]
-        self._context.metrics.add("staged_checksum_failures", len(broken))
-        self._queue.give_up(file, broken)
+        self.context.metrics.add("staged_checksum_failures", len(broken))
+        self.queue.give_up(file, broken)
         return broken
 
     async def _believed(self, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
         """All of an object was right, with a stamp that the index does not have."""
-        file = await self._files.get(row.version)
+        file = await self.files.get(row.version)
         if stamp is None or file.object_id != row.object_id or file.changing is not None:
             return
         if file.stamp not in {None, row.stamp, stamp}:
@@ -161,7 +155,7 @@ class Checker:
             file.stamp = stamp
         for index in _unchanged(file, listed):
             file.verify(index)
-        self._updates.note(file)
+        self.updates.note(file)
 
 
 Step = list[tuple[StagedRow, Sequence[ChunkRow], Sequence[ChunkRow] | None]]

@@ -8,6 +8,7 @@ when it is well.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,35 +25,26 @@ from hfs.mountd.source import Source
 from hfs.policies.prefetch.yielding import Waits
 
 
+@dataclasses.dataclass(eq=False)
 class OwnCache:
     """Below a root, until the block of `open_own_cache` is left."""
 
-    def __init__(
-        self,
-        path: str,
-        grants: Grants | None,
-        exchange: Callable[[Waits, Waits], dict[str, NeighbourWaits] | None],
-        registration: Registration | None,
-        serving: ServedSource,
-        absent: str | None = None,
-        *,
-        shared: bool = False,
-    ) -> None:
-        self.path = path
-        self.grants = grants
-        self.exchange = exchange
-        """Tell the others how readers wait, and hear of theirs."""
-        self.absent = absent
-        """Why there is none; None: there is."""
-        self.shared = shared
-        """Others may put something in its place."""
-        self._registration = registration
-        self._serving = serving
+    path: str
+    grants: Grants | None
+    exchange: Callable[[Waits, Waits], dict[str, NeighbourWaits] | None]
+    """Tell the others how readers wait, and hear of theirs."""
+    registration: Registration | None
+    serving: ServedSource
+    absent: str | None = None
+    """Why there is none; None: there is."""
+    _: dataclasses.KW_ONLY
+    shared: bool = False
+    """Others may put something in its place."""
 
     def answers_at(self, control: str) -> None:
         """Tell the others, and whoever would mount the same source, where this daemon is asked. Raises OSError."""
-        if self._registration is not None:
-            self._registration.serves(msgspec.structs.replace(self._serving, control=os.fsencode(control)))
+        if self.registration is not None:
+            self.registration.serves(msgspec.structs.replace(self.serving, control=os.fsencode(control)))
 
 
 def _nobody(_source: Waits, _disk: Waits) -> None:

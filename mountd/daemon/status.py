@@ -54,33 +54,23 @@ _FAULTS = (
 )
 
 
+@dataclasses.dataclass(eq=False)
 class Status:
     """Of one daemon."""
 
-    def __init__(
-        self,
-        basics: Basics,
-        storage: Storage,
-        view: ClusterView,
-        names: NameService,
-        files: FileService,
-        ending: Ending,
-        traffic: Traffic,
-        monitoring: Monitoring,
-    ) -> None:
-        self._basics = basics
-        self._storage = storage
-        self._view = view
-        self._names = names
-        self._files = files
-        self._ending = ending
-        self._traffic = traffic
-        self._monitoring = monitoring
-        self._started_s = time.time()
-        self._version = metadata.version("hfs-cache")
-        self._kernel = KernelSettings()
-        self._job_bytes = 0
-        """Of an estimate, which may go back a little; a counter may not."""
+    basics: Basics
+    storage: Storage
+    view: ClusterView
+    names: NameService
+    files: FileService
+    ending: Ending
+    traffic: Traffic
+    monitoring: Monitoring
+    _started_s: float = dataclasses.field(default_factory=time.time, init=False)
+    _version: str = dataclasses.field(default_factory=lambda: metadata.version("hfs-cache"), init=False)
+    _kernel: KernelSettings = dataclasses.field(default_factory=KernelSettings, init=False)
+    _job_bytes: int = dataclasses.field(default=0, init=False)
+    """Of an estimate, which may go back a little; a counter may not."""
 
     def tuned(self, settings: KernelSettings) -> None:
         """What the kernel took of our settings for the mount."""
@@ -88,14 +78,14 @@ class Status:
 
     def history(self) -> list[dict[str, float]]:
         """The looks of `protocol.History`."""
-        return self._traffic.history()
+        return self.traffic.history()
 
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         """The object of `hfs status --json`; for `reader`, another user than root and the owner, what they may see.
         `page_cache`: look at it anew, which takes 50 ms at most."""
         if page_cache:
-            await self._files.residency.refresh()
-        found = self._gather(await self._storage.learners.status(reader))
+            await self.files.residency.refresh()
+        found = self._gather(await self.storage.learners.status(reader))
         if reader is None:
             return found
         shown: dict[str, object] = {}
@@ -112,37 +102,37 @@ class Status:
 
     def figures(self) -> dict[str, Any]:
         """What metrics are made of: the object, and what it has in other words or not at all."""
-        found: dict[str, Any] = self._gather({"learners": len(self._storage.learners)})
+        found: dict[str, Any] = self._gather({"learners": len(self.storage.learners)})
         self._job_bytes = max(self._job_bytes, found["traffic"]["read_bytes"])
         return {
             **found,
             "traffic": {"read_bytes": self._job_bytes},
             "background_faults": sum(faults().values()),
             "start_time_s": self._started_s,
-            "mount_start_time_s": self._basics.handover.mounted_s,
+            "mount_start_time_s": self.basics.handover.mounted_s,
             "cpu_ns": time.process_time_ns(),
-            "small_files_running": self._storage.fetches.figures().jobs,
+            "small_files_running": self.storage.fetches.figures().jobs,
         }
 
     def _gather(self, hints: dict[str, object]) -> dict[str, object]:
         """In the order in which people read it; of the page cache what the last look has found. What the data plane has
         counted since is heard first."""
-        self._files.pipeline.take()
-        basics, files, metrics, cache = self._basics, self._files, self._basics.metrics, self._storage.cache
+        self.files.pipeline.take()
+        basics, files, metrics, cache = self.basics, self.files, self.basics.metrics, self.storage.cache
         plane = files.plane.figures()
         counters = {name: {"value": metrics[name], "meaning": meaning} for name, meaning in COUNTERS.items()}
         return {
             "pid": os.getpid(),
             "version": self._version,
             "mountpoint": basics.config.mountpoint,
-            "keeper": {**self._ending.keeper, "journal": basics.journal.statistics()},
+            "keeper": {**self.ending.keeper, "journal": basics.journal.statistics()},
             "uptime_s": round(time.time() - self._started_s, 1),
-            **self._traffic.gather(),
+            **self.traffic.gather(),
             "io_mode": self._io_mode(),
             "by_kernel": files.by_kernel.describe(),
             "opens": self._opens(plane),
             "source": self._source(),
-            "peers": {**self._view.shown(), **self._counted(_OF_PEERS, "peer_")},
+            "peers": {**self.view.shown(), **self._counted(_OF_PEERS, "peer_")},
             "reads": self._by_tier("reads_", plane.reads),
             "read_bytes": self._by_tier("bytes_", plane.read_bytes),
             "readers": files.readers.shown(),
@@ -158,7 +148,7 @@ class Status:
             "open": self._open(),
             "faults": self._counted(_FAULTS),
             "other_users": {
-                **self._names.permissions.figures(),
+                **self.names.permissions.figures(),
                 **self._counted(("asked", "refused"), "permissions_"),
             },
             "background_faults": faults(),
@@ -166,15 +156,15 @@ class Status:
             **self._counted(("interrupted", "version_changes", "stale_served")),
             "page_cache": files.residency.figures,
             "data_plane": {**plane._asdict(), "delegated": len(files.delegations)},
-            "slots": self._names.slot_table.figures()._asdict(),
+            "slots": self.names.slot_table.figures()._asdict(),
             "kernel": dataclasses.asdict(self._kernel),
-            **self._monitoring.gather(),
+            **self.monitoring.gather(),
             "config": describe(basics.config, basics.origins),
             "counters": counters,
         }
 
     def _counted(self, names: Iterable[str], prefix: str = "") -> dict[str, int]:
-        return {name: self._basics.metrics[prefix + name] for name in names}
+        return {name: self.basics.metrics[prefix + name] for name in names}
 
     def _by_tier(self, kind: str, staged_without_us: int) -> dict[str, int]:
         found = self._counted(_TIERS, kind)
@@ -188,24 +178,24 @@ class Status:
         return found
 
     def _io_mode(self) -> dict[str, object]:
-        files = self._files
+        files = self.files
         is_faster = files.io_mode.passes_files or files.by_kernel.has_overlays()
         return {
             **files.io_mode.describe(),
             "overlays": files.overlays.describe(),
             "backing_files": files.io_mode.backing_files - files.delegations.idle_backing_files(),
-            "faster_if_reopened": self._storage.handles.from_before_complete() if is_faster else 0,
+            "faster_if_reopened": self.storage.handles.from_before_complete() if is_faster else 0,
         }
 
     def _open(self) -> dict[str, int]:
-        namespace = self._names.namespace
+        namespace = self.names.namespace
         found = {"nodes": len(namespace.nodes), "names": len(namespace.names)}
-        opened = self._storage.handles.statistics()
-        opened["files"] += self._names.slot_table.figures().open
+        opened = self.storage.handles.statistics()
+        opened["files"] += self.names.slot_table.figures().open
         return {**found, **opened}
 
     def _source(self) -> dict[str, object]:
-        source, metrics = self._storage.source, self._basics.metrics
+        source, metrics = self.storage.source, self.basics.metrics
         return {
             "path": source.path,
             "id": source.source_id,
@@ -222,22 +212,22 @@ class Status:
         }
 
     def _staged(self) -> dict[str, object]:
-        figures = dataclasses.asdict(self._storage.cache.statistics())
+        figures = dataclasses.asdict(self.storage.cache.statistics())
         staged = {name.replace("shrunk_", "encoded_"): figure for name, figure in figures.items()}
         return {**staged, "unvouched_bytes": staged["uncommitted_bytes"]}  # its name before; for one release
 
     def _stage_encoding(self) -> dict[str, object]:
-        encoding = self._storage.cache.shrinking.choice
-        return {"wanted": self._basics.config.stage_encoding, "on": encoding.on, "reason": encoding.reason}
+        encoding = self.storage.cache.shrinking.choice
+        return {"wanted": self.basics.config.stage_encoding, "on": encoding.on, "reason": encoding.reason}
 
     def _queues(self) -> dict[str, int]:
-        files, fetch = self._files, self._files.fetch
+        files, fetch = self.files, self.files.fetch
         return {
             "fetches": fetch.fetcher.in_flight,
             **files.prefetch.statistics(),
-            **self._storage.source.threads.statistics(),
+            **self.storage.source.threads.statistics(),
             "buffers_waiting": fetch.buffers.waiting,
-            "threads_refused": self._basics.workers.refused,
+            "threads_refused": self.basics.workers.refused,
         }
 
 

@@ -7,6 +7,7 @@ for its user as long as it runs. One that may wait is `interruptible` besides.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import logging
@@ -33,24 +34,18 @@ async def _nothing(_node_id: int) -> None:
     pass
 
 
+@dataclasses.dataclass(eq=False)
 class Boundary:
     """Of the handlers of one mount."""
 
-    def __init__(
-        self,
-        interrupts: Interrupts,
-        quota: RequestQuota,
-        metrics: Metrics,
-        before_stale: Callable[[int], Awaitable[object]] = _nothing,
-    ) -> None:
-        """`before_stale` is called before somebody who asks about this node hears that it is not what it was."""
-        self.before_stale = before_stale
-        self.interrupts = interrupts
-        self.quota = quota
-        self.metrics = metrics
-        self.makes_room = False
-        """Requests that cannot be answered any more are left to another daemon, to which the kernel sends them again.
-        """
+    interrupts: Interrupts
+    quota: RequestQuota
+    metrics: Metrics
+    before_stale: Callable[[int], Awaitable[object]] = _nothing
+    """Called before somebody who asks about this node hears that it is not what it was."""
+    makes_room: bool = dataclasses.field(init=False, default=False)
+    """Requests that cannot be answered any more are left to another daemon, to which the kernel sends them again.
+    """
 
     def make_room(self) -> None:
         """Another daemon takes the mount over."""

@@ -11,6 +11,7 @@ whose boundary knows the table. Never awaits; event loop only.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from typing import Protocol
@@ -33,33 +34,23 @@ class ControlTunnels(Protocol):
         """The answer to one exchange of a thread that waits for it, or an errno; at once."""
 
 
+@dataclasses.dataclass(eq=False)
 class FastHandlers:
     """The names are those of the handlers; the arguments are the extension's."""
 
-    def __init__(
-        self,
-        read_path: ReadPath,
-        opening: Opening,
-        namespace: Namespace,
-        handles: Handles,
-        readers: Readers,
-        permissions: Permissions,
-        tunnels: ControlTunnels,
-        quota: RequestQuota,
-    ) -> None:
-        self._read_path = read_path
-        self._opening = opening
-        self._namespace = namespace
-        self._handles = handles
-        self._readers = readers
-        self._permissions = permissions
-        self._tunnels = tunnels
-        self._quota = quota
+    read_path: ReadPath
+    opening: Opening
+    namespace: Namespace
+    handles: Handles
+    readers: Readers
+    permissions: Permissions
+    tunnels: ControlTunnels
+    quota: RequestQuota
 
     def lookup(self, parent: int, name: bytes) -> Entry | int | None:
         """A name that is known, or can be at once. Node id 0 and no attributes: known not to exist."""
-        namespace = self._namespace
-        if self._opening.changed.held:
+        namespace = self.namespace
+        if self.opening.changed.held:
             return None
         try:
             directory = namespace.node(parent)
@@ -74,10 +65,10 @@ class FastHandlers:
         node = dentry.node
         if node is None:
             return (0, 0, None, valid_s) if valid_s else errno.ENOENT
-        if not self._opening.is_tried(node):
+        if not self.opening.is_tried(node):
             return None
-        if not self._permissions.is_known_nowait(node):
-            if self._permissions.is_overlaid:
+        if not self.permissions.is_known_nowait(node):
+            if self.permissions.is_overlaid:
                 return None
             valid_s = 0.0
         namespace.holds.referenced(node)
@@ -85,20 +76,20 @@ class FastHandlers:
 
     def getattr(self, node_id: int) -> Entry | None:
         """Attributes that are known."""
-        namespace = self._namespace
+        namespace = self.namespace
         try:
             node = namespace.node(node_id)
         except HfsError:
             return None
         valid_s = namespace.freshness.valid_s(node.expires_s)
-        if not (node.opens or (valid_s and not node.stale)) or not self._permissions.is_known_nowait(node):
+        if not (node.opens or (valid_s and not node.stale)) or not self.permissions.is_known_nowait(node):
             return None
-        if not self._opening.is_tried(node):
+        if not self.opening.is_tried(node):
             return None
         return node_id, namespace.nodes.shown_inode(node), self._shown(node), valid_s
 
     def _shown(self, node: Node) -> Attributes:
-        return self._permissions.shown(node, stateless=self._opening.stateless)
+        return self.permissions.shown(node, stateless=self.opening.stateless)
 
     def open(self, node_id: int, flags: int, thread_id: int, uid: int, gid: int) -> tuple[int, int] | int | None:
         """A file whose version is known to be good and whose bytes, if it is small, are in memory.
@@ -107,16 +98,16 @@ class FastHandlers:
         """
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             return errno.EROFS
-        if self._opening.stateless:
+        if self.opening.stateless:
             return None  # the handler says so, once for all
         unique = fastpath.unique_of_request()
         if unique >> 63:
             return None  # sent again: an earlier daemon may have answered it
         try:
-            node = self._namespace.node(node_id)
-            if not self._permissions.allows_nowait(node, wanted_by(flags), (uid, gid, thread_id)):
+            node = self.namespace.node(node_id)
+            if not self.permissions.allows_nowait(node, wanted_by(flags), (uid, gid, thread_id)):
                 return None
-            opened = self._opening.open_nowait(node, thread_id, unique)
+            opened = self.opening.open_nowait(node, thread_id, unique)
         except HfsError:
             return None
         return None if opened is None else (opened[0], opened[1] or 0)
@@ -126,29 +117,29 @@ class FastHandlers:
     ) -> bytes | bytearray | memoryview | None:
         """Staged bytes that are in memory."""
         try:
-            if handle == 0 or self._opening.stateless:
-                file = self._opening.stateless_handle_nowait(node_id, thread_id)
+            if handle == 0 or self.opening.stateless:
+                file = self.opening.stateless_handle_nowait(node_id, thread_id)
             else:
-                file = self._handles.file(handle)
+                file = self.handles.file(handle)
         except HfsError:
             return None
-        data = self._read_path.read_nowait(file, offset, size) if file is not None else None
+        data = self.read_path.read_nowait(file, offset, size) if file is not None else None
         if data is not None:
-            self._readers.served(thread_id, len(data))
+            self.readers.served(thread_id, len(data))
         return data
 
     def release(self, handle: int) -> None:
         """A handle is closed."""
-        self._opening.close(handle)
+        self.opening.close(handle)
 
     def exchange(self, argument: bytes, thread_id: int, uid: int, gid: int) -> bytes | int:
         """Bytes of a control connection, both ways: the one ioctl that there is. It has no handler."""
-        return self._tunnels.exchange(argument, thread_id, uid, gid)
+        return self.tunnels.exchange(argument, thread_id, uid, gid)
 
     def puts_off(self, which: int, uid: int, token: int, thread_id: int) -> bool:
         """Whether a request that was not answered waits until its user has room for it."""
-        return self._quota.puts_off(which, uid, token, thread_id)
+        return self.quota.puts_off(which, uid, token, thread_id)
 
     def forget(self, node_id: int, count: int) -> None:
         """The kernel gives back lookup counts."""
-        self._namespace.holds.forget(node_id, count)
+        self.namespace.holds.forget(node_id, count)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import struct
 
 from hfs.mountd.kernel import DataPlane, SmallFetches, fastpath
 
@@ -17,7 +18,6 @@ import pyfuse3
 import trio
 
 from hfs.mountd.core.background import start_for_life
-from hfs.mountd.core.beat import Beat
 from hfs.mountd.fuse.fast_handlers import FastHandlers
 from hfs.mountd.fuse.handlers import Handlers
 from hfs.mountd.fuse.quota import MAX_REQUESTS
@@ -37,6 +37,31 @@ _LAST_MOMENT_S = 0.1
 
 _LOOK_S = 1.0
 """How often the connection is looked at: a system call that does not wait. The keeper counts on it."""
+
+_BEAT_WORKS, _BEAT_STEP = 1, 4
+"""As in mountd/native/plane/plane.h."""
+
+
+class Beat:
+    """The event loop's: by it the keeper sees that it turns (mountd/supervisor/pulse.py). The first in the keeper's
+    memfd; -1: nobody looks."""
+
+    def __init__(self, beats_fd: int) -> None:
+        self._beats_fd = beats_fd
+        self._turns = 0
+
+    def turn(self) -> None:
+        """It goes on, and will again within a second or two."""
+        self._turns += _BEAT_STEP
+        self._write(self._turns | _BEAT_WORKS)
+
+    def end(self) -> None:
+        """It will not, and need not."""
+        self._write(0)
+
+    def _write(self, turns: int) -> None:
+        if self._beats_fd >= 0:
+            os.pwrite(self._beats_fd, struct.pack("=Q", turns), 0)
 
 
 class Fuse:

@@ -7,6 +7,7 @@ Depends on nothing that fetches. Never fetches, never raises.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable
@@ -102,25 +103,18 @@ class PlanChanges:
         self._more = trio.Event()
 
 
+@dataclasses.dataclass(eq=False)
 class FollowedPlans:
     """Event loop only."""
 
-    def __init__(
-        self,
-        plans: PlanRegistry,
-        reservation: SpaceReservation,
-        changes: PlanChanges,
-        held: HeldChunks,
-        metrics: Metrics,
-    ) -> None:
-        self.plans = plans
-        self._reservation = reservation
-        self._changes = changes
-        self._held = held
-        self._metrics = metrics
-        self._under_way = 0
-        self._arrived_s = -math.inf
-        """When a chunk came last."""
+    plans: PlanRegistry
+    reservation: SpaceReservation
+    changes: PlanChanges
+    held: HeldChunks
+    metrics: Metrics
+    _under_way = 0
+    _arrived_s = -math.inf
+    """When a chunk came last."""
 
     @property
     def any_followed(self) -> bool:
@@ -156,7 +150,7 @@ class FollowedPlans:
         if plan.missing == 0:
             log.warning("a hint names what cannot be had, %s: %s", path, error)
         plan.failed(unit)
-        self._metrics.add("hints_missing")
+        self.metrics.add("hints_missing")
 
     # -- for readers and the resolver ---------------------------------------------------------------------------------
 
@@ -177,7 +171,7 @@ class FollowedPlans:
     def comes(self, version: Version, index: int) -> bool:
         """Whether a chunk that is not here comes by itself, with many others in the order of the file."""
         its = self.plans.unit(version, index)
-        if its is None or self._changes.held_back or self._reservation.is_tight:
+        if its is None or self.changes.held_back or self.reservation.is_tight:
             return False
         if not self._under_way and trio.current_time() > self._arrived_s + _STALLED_S:
             return False  # those for whom it was planned have stopped
@@ -207,7 +201,7 @@ class FollowedPlans:
                 plan.overtaken.add(plan.layout.path(unit))
             plan.schedule.evicted(np.array([unit], np.int32))
         plan.schedule.seen(unit, trio.current_time())
-        self._changes.reader_went_on()
+        self.changes.reader_went_on()
         return plan.is_foreseen
 
     def opened_at(self, path: bytes, staged: bool) -> bool:
@@ -219,7 +213,7 @@ class FollowedPlans:
                 if not staged and unit in plan.under_way and plan.may_know(unit):
                     plan.overtaken.add(path)
                 plan.schedule.seen(unit, trio.current_time())
-                self._changes.reader_went_on()
+                self.changes.reader_went_on()
                 return plan.is_foreseen
         return False
 
@@ -228,7 +222,7 @@ class FollowedPlans:
         its = self._found(node)
         if its is None:
             return
-        self._held.let_go(file.version, 0)
+        self.held.let_go(file.version, 0)
         plan, unit = its
         if plan.objects is not None and file.complete and plan.may_know(unit):
             plan.objects[unit] = file.object_id or 0

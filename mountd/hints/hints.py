@@ -11,6 +11,7 @@ no path.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import time
@@ -153,54 +154,44 @@ class ReadableFiles:
             return None
 
 
+@dataclasses.dataclass(eq=False)
 class HintFollower:
     """Event loop only; `run` is a task of the daemon's nursery."""
 
-    def __init__(
-        self,
-        plans: PlanRegistry,
-        readable: ReadableFiles,
-        files: PlannedFiles,
-        chunks: PlannedChunks,
-        reservation: SpaceReservation,
-        warmer: PageCacheWarmer,
-        changes: PlanChanges,
-        metrics: Metrics,
-    ) -> None:
-        self._plans = plans
-        self._readable = readable
-        self._files = files
-        self._chunks = chunks
-        self._reservation = reservation
-        self._warmer = warmer
-        self._changes = changes
-        self._metrics = metrics
-        self._looks_on = False
-        """A worker goes on looking in the next turn: a look for work takes a slice of time, for all plans together."""
-        self._left = 0
-        """Plans that are to be looked at before there is nothing to fetch, unless there are changes."""
-        self._changes_seen = -1
+    plans: PlanRegistry
+    readable: ReadableFiles
+    files: PlannedFiles
+    chunks: PlannedChunks
+    reservation: SpaceReservation
+    warmer: PageCacheWarmer
+    changes: PlanChanges
+    metrics: Metrics
+    _looks_on = False
+    """A worker goes on looking in the next turn: a look for work takes a slice of time, for all plans together."""
+    _left = 0
+    """Plans that are to be looked at before there is nothing to fetch, unless there are changes."""
+    _changes_seen = -1
 
     # -- staging ------------------------------------------------------------------------------------------------------
 
     def next_work(self) -> Work | None:
         """What to fetch now."""
-        if self._changes.held_back or self._looks_on:
+        if self.changes.held_back or self._looks_on:
             return None
         now_s, until_s = trio.current_time(), time.thread_time() + SLICE_S
-        followed = list(self._plans.followed())
-        if not self._left or self._changes.count != self._changes_seen:
-            self._left, self._changes_seen = len(followed), self._changes.count
+        followed = list(self.plans.followed())
+        if not self._left or self.changes.count != self._changes_seen:
+            self._left, self._changes_seen = len(followed), self.changes.count
         for plan in followed[: self._left]:
             if time.thread_time() >= until_s:
                 return self._look_on(plan, followed[: followed.index(plan)])
             whole = plan.layout.whole
             self._left -= 1
-            if not (whole or self._chunks.may_begin(plan)):
+            if not (whole or self.chunks.may_begin(plan)):
                 continue
             limit = self._files_at_once(plan) if whole else 1
             fetch_order = plan.schedule.fetch_order
-            while not (units := fetch_order.take(limit, self._reservation.budget_bytes(), now_s)):
+            while not (units := fetch_order.take(limit, self.reservation.budget_bytes(), now_s)):
                 if not fetch_order.searching:
                     break
                 if time.thread_time() >= until_s:
@@ -208,18 +199,18 @@ class HintFollower:
                     return self._look_on(plan, followed[: followed.index(plan) + 1])
             if units:
                 self._left = 0
-                self._plans.move_to_end(plan.key)  # one plan after the other
+                self.plans.move_to_end(plan.key)  # one plan after the other
                 if not whole:
-                    self._chunks.begin(now_s)
+                    self.chunks.begin(now_s)
                 return Work(plan, tuple(units))
-            if self._reservation.is_tight:
-                self._changes.starve()
+            if self.reservation.is_tight:
+                self.changes.starve()
         return None
 
     def _look_on(self, plan: EpochPlan, looked_at: Sequence[EpochPlan]) -> Work:
         """In the next turn, with those that have not been looked at first."""
         for each in looked_at:
-            self._plans.move_to_end(each.key)
+            self.plans.move_to_end(each.key)
         self._looks_on = True
         return Work(plan, ())
 
@@ -239,38 +230,38 @@ class HintFollower:
                 await trio.lowlevel.checkpoint()
             finally:
                 self._looks_on = False
-                self._changes.look_on()
+                self.changes.look_on()
             return
         left = set(work.units)
         work.plan.under_way.update(work.units)
         try:
-            units = await self._readable.of(work.plan, work.units, left)
+            units = await self.readable.of(work.plan, work.units, left)
             if not units:
                 pass
             elif work.plan.layout.whole:
-                await self._files.stage(work.plan, units, left)
-            elif await self._chunks.stage(work.plan, units[0]):
+                await self.files.stage(work.plan, units, left)
+            elif await self.chunks.stage(work.plan, units[0]):
                 left.clear()
             else:
-                self._changes.hold_back()
+                self.changes.hold_back()
         except Exception:
-            self._changes.hold_back()  # whatever it was, not at once again
+            self.changes.hold_back()  # whatever it was, not at once again
             raise
         finally:
             if not work.plan.layout.whole:
-                self._chunks.end()
+                self.chunks.end()
             work.plan.land(work.units)
             for unit in left:
                 work.plan.schedule.refused(unit)
-            self._changes.landed()
+            self.changes.landed()
 
     # -- into memory --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Warm the page cache with what is used next. Never returns."""
         while True:
-            await self._changes.wait()
-            for plan in self._plans:
+            await self.changes.wait()
+            for plan in self.plans:
                 for number in list(plan.learners):
                     await trio.lowlevel.checkpoint()
                     try:
@@ -278,12 +269,12 @@ class HintFollower:
                     except HfsError as error:
                         log.debug("warming the page cache: %s", error)
                     except Exception:  # a defect: the mount goes on
-                        self._metrics.add("unexpected_errors")
+                        self.metrics.add("unexpected_errors")
                         log.exception("unforeseen error while warming the page cache")
 
     async def _warm(self, plan: EpochPlan, learner: int) -> None:
         units = [unit for unit in plan.schedule.near(learner, _NEAR_UNITS) if plan.may_know(unit)]
         if plan.layout.whole:
-            await self._warmer.files(plan, units)
+            await self.warmer.files(plan, units)
         else:
-            await self._warmer.chunks(plan, units)
+            await self.warmer.chunks(plan, units)

@@ -9,6 +9,7 @@ bytes; what is not ready in time its reader fetches, as always. Event loop only;
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,38 +53,28 @@ class ReadWays:
     """What is staged by the kernel, which opens the objects and says nothing of it (mountd/files/overlays.py)."""
 
 
+@dataclasses.dataclass(eq=False)
 class PageCacheWarmer:
     """Event loop only."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        cache: Cache,
-        resolver: Resolver,
-        owners: Owners,
-        pusher: PagePusher,
-        memory: Memory,
-        metrics: Metrics,
-        ways: ReadWays,
-    ) -> None:
-        self._namespace = namespace
-        self._cache = cache
-        self._resolver = resolver
-        self._owners = owners
-        self._pusher = pusher
-        self._metrics = metrics
-        self._memory = memory
-        self._ways = ways
+    namespace: Namespace
+    cache: Cache
+    resolver: Resolver
+    owners: Owners
+    pusher: PagePusher
+    memory: Memory
+    metrics: Metrics
+    ways: ReadWays
 
     def wants_pushed(self, node: Node, file: StagedFile) -> bool:
         """Whether a chunk that comes now is to go into the page cache: its file is read through that."""
-        return node.opens > node.passed and self._memory.has_room(file.size)
+        return node.opens > node.passed and self.memory.has_room(file.size)
 
     # -- chunks of large files ----------------------------------------------------------------------------------------
 
     async def chunks(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these chunks ready, the first ones first. Raises HfsError."""
-        budget_bytes, by_overlays = _READY_BYTES, self._ways.by_overlays()
+        budget_bytes, by_overlays = _READY_BYTES, self.ways.by_overlays()
         ahead: list[tuple[StagedFile, Extent]] = []
         for unit in units:
             number, index = plan.layout.place(unit)
@@ -93,23 +84,23 @@ class PageCacheWarmer:
             node = await self._node(plan, number)
             extent = file.chunk(index)
             budget_bytes -= extent.size
-            if node.version != file.version or budget_bytes < 0 or not self._memory.has_room(_READY_BYTES):
+            if node.version != file.version or budget_bytes < 0 or not self.memory.has_room(_READY_BYTES):
                 continue
             if node.passed or (by_overlays and not node.opens and file.durable):
                 ahead += _unless_read_ahead(plan, file, index)
-            elif node.opens and self._pusher.on:
-                found = await self._resolver.get_here(file, extent)
+            elif node.opens and self.pusher.on:
+                found = await self.resolver.get_here(file, extent)
                 if found is not None:
                     plan.pushed.add((file.version, index))
-                    await self._pusher.push(node, extent.start, memoryview(found.data))
-                    self._metrics.add("hinted_pushes")
+                    await self.pusher.push(node, extent.start, memoryview(found.data))
+                    self.metrics.add("hinted_pushes")
         await self._read_ahead(ahead)
 
     # -- small files --------------------------------------------------------------------------------------------------
 
     async def files(self, plan: EpochPlan, units: Sequence[int]) -> None:
         """Make these files ready, the first ones first."""
-        by_overlays = self._ways.by_overlays()
+        by_overlays = self.ways.by_overlays()
         plan.schedule.uses_are_seen = not by_overlays
         if by_overlays:
             units = await self._objects(plan, units)
@@ -123,34 +114,34 @@ class PageCacheWarmer:
                 continue  # its reader meets it
             plan.units_of[node] = unit
             budget_bytes -= node.version.size
-            file = self._cache.files.get_nowait(node.version)
+            file = self.cache.files.get_nowait(node.version)
             is_read_there = not by_overlays and (node.pushed or node.opens)
             if budget_bytes < 0 or file is None or not file.size or is_read_there:
                 continue
             if not file.complete:
-                if file.present.count == 1 and not self._owners.caches_locally(node.path, 0):
+                if file.present.count == 1 and not self.owners.caches_locally(node.path, 0):
                     elsewhere.append((node, file))
                 continue
-            if not self._memory.has_room(_READY_BYTES):
+            if not self.memory.has_room(_READY_BYTES):
                 continue
-            if node.lookups and self._pusher.on and self._pushes_small() and file.size <= SMALL_BYTES:
+            if node.lookups and self.pusher.on and self._pushes_small() and file.size <= SMALL_BYTES:
                 await self._push_small(node, file)
-            elif not file.plain or not self._cache.reader.is_in_memory_nowait(file, file.size - 1):
+            elif not file.plain or not self.cache.reader.is_in_memory_nowait(file, file.size - 1):
                 ahead.append((file, Extent(0, file.size)))
         await self._read_ahead(ahead)
         await self._hold(elsewhere)
 
     def _pushes_small(self) -> bool:
-        return self._ways.through_pages() and not self._ways.by_overlays()
+        return self.ways.through_pages() and not self.ways.by_overlays()
 
     async def _objects(self, plan: EpochPlan, units: Sequence[int]) -> list[int]:
         """Have files in memory whose objects are known, whether they are nodes or not. The others."""
         assert plan.objects is not None
         numbers = dict(zip(units, plan.objects[list(units)].tolist(), strict=True))
         wanted = [number for number in numbers.values() if number]
-        if wanted and self._memory.has_room(_READY_BYTES):
-            ahead_bytes = await self._cache.reader.objects_will_need(wanted, _READY_BYTES)
-            self._metrics.add("hinted_readahead_bytes", ahead_bytes)
+        if wanted and self.memory.has_room(_READY_BYTES):
+            ahead_bytes = await self.cache.reader.objects_will_need(wanted, _READY_BYTES)
+            self.metrics.add("hinted_readahead_bytes", ahead_bytes)
         return [unit for unit in units if not numbers[unit]]
 
     async def _hold(self, files: Sequence[tuple[Node, StagedFile]]) -> None:
@@ -161,7 +152,7 @@ class PageCacheWarmer:
             while left:
                 node, file = left.pop()
                 with contextlib.suppress(HfsError):  # its reader meets it
-                    await self._resolver.ensure(node, file, 0, Goal.IN_MEMORY)
+                    await self.resolver.ensure(node, file, 0, Goal.IN_MEMORY)
 
         with trio.move_on_after(_HOLD_S):
             async with trio.open_nursery() as nursery:
@@ -187,28 +178,28 @@ class PageCacheWarmer:
         return nodes
 
     async def _node(self, plan: EpochPlan, number: int) -> Node:
-        return await self._namespace.links.find(plan.layout.path(number), through_links=plan.follows_links)
+        return await self.namespace.links.find(plan.layout.path(number), through_links=plan.follows_links)
 
     async def _push_small(self, node: Node, file: StagedFile) -> None:
         await trio.lowlevel.checkpoint()
-        found = await self._resolver.get_here(file, Extent(0, file.size))
+        found = await self.resolver.get_here(file, Extent(0, file.size))
         if (
             found is None
             or node.opens
             or node.pushed
             or not node.lookups
-            or not self._namespace.freshness.is_fresh_nowait(node)
+            or not self.namespace.freshness.is_fresh_nowait(node)
         ):
             return  # the source has another version
         if not self._pushes_small():
             return  # the kernel opens without asking now, so nobody knows who reads it
-        await self._pusher.push(node, 0, memoryview(found.data))
-        self._metrics.add("hinted_pushes")
+        await self.pusher.push(node, 0, memoryview(found.data))
+        self.metrics.add("hinted_pushes")
 
     async def _read_ahead(self, extents: Sequence[tuple[StagedFile, Extent]]) -> None:
         if extents:
-            await self._cache.reader.will_need(extents)
-            self._metrics.add("hinted_readahead_bytes", sum(extent.size for _, extent in extents))
+            await self.cache.reader.will_need(extents)
+            self.metrics.add("hinted_readahead_bytes", sum(extent.size for _, extent in extents))
 
 
 def _unless_read_ahead(plan: EpochPlan, file: StagedFile, index: int) -> list[tuple[StagedFile, Extent]]:

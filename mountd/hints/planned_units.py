@@ -6,6 +6,7 @@ the reader meets them itself.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from collections.abc import Sequence
 
@@ -111,37 +112,27 @@ _WARM_STREAMS = 4
 """Chunks of one large file of a list at a time."""
 
 
+@dataclasses.dataclass(eq=False)
 class PlannedFiles:
     """Whole files. As long as there is room the data plane fetches them where it may, without a node, and answers who
     opens them. Event loop only."""
 
-    def __init__(
-        self,
-        plans: FollowedPlans,
-        cache: Cache,
-        resolver: Resolver,
-        owners: Owners,
-        small_files: SmallFiles,
-        reservation: SpaceReservation,
-        changes: PlanChanges,
-        metrics: Metrics,
-    ) -> None:
-        self._plans = plans
-        self._cache = cache
-        self._resolver = resolver
-        self._owners = owners
-        self._small_files = small_files
-        self._reservation = reservation
-        self._changes = changes
-        self._metrics = metrics
+    plans: FollowedPlans
+    cache: Cache
+    resolver: Resolver
+    owners: Owners
+    small_files: SmallFiles
+    reservation: SpaceReservation
+    changes: PlanChanges
+    metrics: Metrics
 
     async def stage(self, plan: EpochPlan, units: Sequence[int], left: set[int]) -> None:
         """Have these files staged. Takes from `left` what is not to be asked for again. Never raises HfsError."""
-        stays = await self._reservation.stays(plan, units)
+        stays = await self.reservation.stays(plan, units)
         try:
             outcomes = await self._stage(plan, units, stays.each)
         finally:
-            self._reservation.settled(stays)
+            self.reservation.settled(stays)
         plan.is_fetched_apart = all(isinstance(one, Small) and one.node is None for one in outcomes.values())
         for unit, stay in zip(units, stays.each, strict=True):
             outcome = outcomes[unit]
@@ -154,10 +145,10 @@ class PlannedFiles:
                 else:
                     await self._found(plan, unit, outcome.node, stay, fetched=outcome.become is Become.FETCHED)
             except StagingError:
-                self._changes.hold_back()  # another time
+                self.changes.hold_back()  # another time
                 left.add(unit)
             except HfsError as error:
-                self._plans.failed(plan, unit, plan.layout.path(unit), error)
+                self.plans.failed(plan, unit, plan.layout.path(unit), error)
 
     async def _stage(self, plan: EpochPlan, units: Sequence[int], stays: Sequence[bool]) -> dict[int, Small | HfsError]:
         def is_wanted(place: Place) -> bool:
@@ -171,10 +162,10 @@ class PlannedFiles:
             goal = Goal.HERE if stay else Goal.IN_MEMORY
             # Not into the page cache: what is needed soon is put there when it is.
             paths = [plan.path(unit) for unit in some]
-            found = await self._small_files.stage_paths(
+            found = await self.small_files.stage_paths(
                 paths,
                 goal,
-                by_nodes=self._reservation.is_tight,
+                by_nodes=self.reservation.is_tight,
                 wanted=is_wanted,
                 through_links=plan.follows_links,
             )
@@ -190,7 +181,7 @@ class PlannedFiles:
             plan.objects[unit] = small.number
         if small.become is Become.FETCHED and small.size is not None:
             plan.schedule.arrived(unit, small.size)
-            self._metrics.add("hinted_bytes", small.size)
+            self.metrics.add("hinted_bytes", small.size)
         else:
             plan.schedule.here(unit, small.size or plan.mean_bytes)
 
@@ -199,12 +190,12 @@ class PlannedFiles:
         path, schedule = node.path, plan.schedule
         if node.version is None:
             raise SourceError(errno.EINVAL, f"{path.decode('utf-8', 'backslashreplace')} is no regular file")
-        file = self._cache.files.get_nowait(node.version, path) or await self._cache.files.get(node.version, path)
+        file = self.cache.files.get_nowait(node.version, path) or await self.cache.files.get(node.version, path)
         if not file.complete:
-            fetched |= self._resolver.is_held(file, 0)  # since a moment ago
-        if file.present.count == 1 and file.size > self._small_files.limit_bytes:
+            fetched |= self.resolver.is_held(file, 0)  # since a moment ago
+        if file.present.count == 1 and file.size > self.small_files.limit_bytes:
             goal = Goal.HERE if stay else Goal.IN_MEMORY
-            fetched = await self._resolver.ensure(node, file, 0, goal, soon=True) is Ensured.FETCHED
+            fetched = await self.resolver.ensure(node, file, 0, goal, soon=True) is Ensured.FETCHED
         plan.units_of[node] = unit
         plan.looked_at(file.size)
         fetched_bytes = file.size if fetched else 0
@@ -213,7 +204,7 @@ class PlannedFiles:
             fetched = fetched_bytes > 0 and file.complete
         if file.object_id is not None and plan.objects is not None:
             plan.objects[unit] = file.object_id
-        self._metrics.add("hinted_bytes", fetched_bytes)
+        self.metrics.add("hinted_bytes", fetched_bytes)
         if fetched:
             if file.object_id is None:
                 plan.held.add(unit)
@@ -222,14 +213,14 @@ class PlannedFiles:
             schedule.here(unit, file.size)
         else:
             if file.present.count > 1:
-                self._changes.hold_back()  # a large file that found no room, in part
+                self.changes.hold_back()  # a large file that found no room, in part
             schedule.refused(unit)  # or a small one that its reader has fetched
 
     def _is_here(self, file: StagedFile, path: bytes, stay: bool) -> bool:
         """Whether the reader of a file finds it here, or on its way, or on the node that owns it."""
-        if file.complete or self._resolver.is_coming(file, 0):
+        if file.complete or self.resolver.is_coming(file, 0):
             return True
-        return stay and not self._owners.caches_locally(path, 0)
+        return stay and not self.owners.caches_locally(path, 0)
 
     async def _stage_large(self, node: Node, file: StagedFile) -> int:
         """All chunks of a large file that is one sample. The bytes of those that were fetched for it."""
@@ -240,11 +231,11 @@ class PlannedFiles:
             nonlocal fetched_bytes
             while missing:
                 index = missing.pop(0)
-                if not self._cache.admission.admits_nowait(file, file.chunk(index).size):
+                if not self.cache.admission.admits_nowait(file, file.chunk(index).size):
                     missing.clear()  # it would be read to be thrown away
                     return
                 try:
-                    if await self._resolver.ensure(node, file, index, Goal.STAGED, soon=True) is Ensured.FETCHED:
+                    if await self.resolver.ensure(node, file, index, Goal.STAGED, soon=True) is Ensured.FETCHED:
                         fetched_bytes += file.chunk(index).size
                 except HfsError:
                     missing.clear()

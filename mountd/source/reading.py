@@ -10,6 +10,7 @@ source as 128 KiB requests.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import logging
@@ -64,37 +65,27 @@ class Done(NamedTuple):
     """There are bytes behind the end that the file says."""
 
 
+@dataclasses.dataclass(eq=False)
 class FileReader:
     """Implements `doubts.Rereader`. Event loop only; what blocks runs in a thread."""
 
-    def __init__(
-        self,
-        directories: Directories,
-        file_systems: FileSystems,
-        doubts: Doubts,
-        idle_files: IdleFiles,
-        threads: SourceThreads,
-        metrics: Metrics,
-        *,
-        direct: bool,
-        large_bytes: int,
-    ) -> None:
-        """`large_bytes`: files above are read with O_DIRECT, if `direct`, and their descriptors kept."""
-        self.direct = direct
-        """Whether the source takes O_DIRECT, as far as is known."""
-        self._directories = directories
-        self._file_systems = file_systems
-        self._doubts = doubts
-        self._idle_files = idle_files
-        self._threads = threads
-        self._metrics = metrics
-        self._large_bytes = large_bytes
-        self._last_ends: OrderedDict[Version, int] = OrderedDict()
-        self._sparse: tuple[Version, bool] | None = None
-        """Whether the file that was asked about last has holes."""
-        self.wrong_sizes = 0
-        """Reads of files that have more bytes than they say."""
-        self._told = False
+    directories: Directories
+    file_systems: FileSystems
+    doubts: Doubts
+    idle_files: IdleFiles
+    threads: SourceThreads
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    direct: bool
+    """Whether the source takes O_DIRECT, as far as is known."""
+    large_bytes: int
+    """Files above are read with O_DIRECT, if `direct`, and their descriptors kept."""
+    _last_ends: OrderedDict[Version, int] = dataclasses.field(init=False, default_factory=OrderedDict)
+    _sparse: tuple[Version, bool] | None = dataclasses.field(init=False, default=None)
+    """Whether the file that was asked about last has holes."""
+    wrong_sizes: int = dataclasses.field(init=False, default=0)
+    """Reads of files that have more bytes than they say."""
+    _told = False
 
     async def read(
         self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview, *, urgent: bool
@@ -104,9 +95,9 @@ class FileReader:
         `into` is page-aligned and holds `extent.size` rounded up to whole pages (the rest is scratch); `extent` starts
         at a page. Raises VersionChanged, SourceError, SourceTimeout; then the contents of `into` mean nothing.
         """
-        if version.size > self._large_bytes:
+        if version.size > self.large_bytes:
             self._count_large(version, extent)
-        done: Done = await self._threads.call(
+        done: Done = await self.threads.call(
             "demand" if urgent else "prefetch",
             f"read of {show(directory, name)} at {extent.start}",
             self._read,
@@ -121,24 +112,24 @@ class FileReader:
             self._tell(directory, name, version)
             raise SourceError(errno.EIO, f"{show(directory, name)} gives more bytes than it says")
         if done.digest is not None:
-            self._doubts.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
-        self._metrics.add("source_opens", done.opened)
-        self._metrics.add("source_reads", done.reads)
-        self._metrics.add("source_read_bytes", extent.size if done.reads else 0)
+            self.doubts.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
+        self.metrics.add("source_opens", done.opened)
+        self.metrics.add("source_reads", done.reads)
+        self.metrics.add("source_read_bytes", extent.size if done.reads else 0)
 
     async def digest(self, directory: bytes, name: bytes, version: Version, extent: Extent) -> int:
         """xxh3_64 of the bytes of `extent` as they are now, past what the client remembers. Raises as `read`."""
         what = f"second read of {show(directory, name)} at {extent.start}"
-        digest: int = await self._threads.call("prefetch", what, self._digest, directory, name, version, extent)
-        self._metrics.add("source_opens")
-        self._metrics.add("source_reads")
-        self._metrics.add("source_read_bytes", extent.size)
+        digest: int = await self.threads.call("prefetch", what, self._digest, directory, name, version, extent)
+        self.metrics.add("source_opens")
+        self.metrics.add("source_reads")
+        self.metrics.add("source_read_bytes", extent.size)
         return digest
 
     async def gives_bytes(self, directory: bytes, name: bytes, version: Version) -> bool:
         """Whether a file that says that it has no bytes gives some. Raises as `read`."""
         what = f"look into {show(directory, name)}"
-        got: bytes = await self._threads.call(
+        got: bytes = await self.threads.call(
             "demand", what, self._read_unsized, directory, name, version, 0, 1, True, directory=directory
         )
         if got:
@@ -148,12 +139,12 @@ class FileReader:
     async def read_unsized(self, directory: bytes, name: bytes, version: Version, offset: int, size: int) -> bytes:
         """What such a file gives there just now; fewer bytes only at its end. Raises as `read`."""
         what = f"read of {show(directory, name)} at {offset}"
-        got: bytes = await self._threads.call(
+        got: bytes = await self.threads.call(
             "demand", what, self._read_unsized, directory, name, version, offset, size, False, directory=directory
         )
-        self._metrics.add("source_opens")
-        self._metrics.add("source_reads")
-        self._metrics.add("source_read_bytes", len(got))
+        self.metrics.add("source_opens")
+        self.metrics.add("source_reads")
+        self.metrics.add("source_read_bytes", len(got))
         return got
 
     def _read_unsized(
@@ -187,22 +178,22 @@ class FileReader:
         """Where the file system says that its bytes are not all zeros, ascending, none touch; and whether the tick of
         its ctime was over before it was asked: if not, that may be so no more. Raises as `read`."""
         what, at_ns = f"holes of {show(directory, name)}", time.monotonic_ns()
-        found: list[Extent] = await self._threads.call(
+        found: list[Extent] = await self.threads.call(
             "demand", what, self._data, directory, name, version, directory=directory
         )
-        self._metrics.add("source_opens")
+        self.metrics.add("source_opens")
         return found, self.is_over(version, at_ns)
 
     def is_over(self, version: Version, at_ns: int) -> bool:
         """Whether the tick of its ctime was over at `at_ns` (time.monotonic_ns), for all that is known now."""
-        return self._file_systems.clock(version.source_id).is_over(version.ctime_ns, at_ns)
+        return self.file_systems.clock(version.source_id).is_over(version.ctime_ns, at_ns)
 
     def _count_large(self, version: Version, extent: Extent) -> None:
         """How large our requests are and in which order they leave is what a parallel file system's disks see."""
-        self._metrics.add("source_large_reads")
-        self._metrics.add("source_large_read_bytes", extent.size)
+        self.metrics.add("source_large_reads")
+        self.metrics.add("source_large_read_bytes", extent.size)
         if extent.start >= self._last_ends.get(version, 0):
-            self._metrics.add("source_large_reads_ordered")
+            self.metrics.add("source_large_reads_ordered")
         self._last_ends[version] = extent.end
         if len(self._last_ends) > _MAX_ORDERS:
             self._last_ends.popitem(last=False)
@@ -210,8 +201,8 @@ class FileReader:
     def _read(self, directory: bytes, name: bytes, version: Version, extent: Extent, into: memoryview) -> Done:
         at_ns = time.monotonic_ns()
         is_over = self.is_over(version, at_ns)
-        large = version.size > self._large_bytes
-        fd, opened = self._idle_files.take(version), 0
+        large = version.size > self.large_bytes
+        fd, opened = self.idle_files.take(version), 0
         if fd is None:
             fd, opened = self._open(directory, name, version, direct=large and self.direct), 1
         keep = False
@@ -243,18 +234,18 @@ class FileReader:
             return Done(opened, reads, at_ns, digest, more and extent.end == version.size)
         finally:
             if keep:
-                self._idle_files.keep(version, fd)
+                self.idle_files.keep(version, fd)
             else:
                 os.close(fd)
                 if large:
-                    self._idle_files.release(version)  # they have the same fault; the next try opens a new one
+                    self.idle_files.release(version)  # they have the same fault; the next try opens a new one
 
     def _is_hole(self, fd: int, version: Version, extent: Extent, into: memoryview) -> bool:
         """Whether the file system says that there is nothing in it but zeros. Only files with far fewer blocks than
         bytes are asked about."""
         sparse = self._sparse
         if sparse is None or sparse[0] != version:
-            self._sparse = sparse = version, os.fstat(fd).st_blocks * 512 < version.size - self._large_bytes
+            self._sparse = sparse = version, os.fstat(fd).st_blocks * 512 < version.size - self.large_bytes
         if not sparse[1]:
             return False
         try:
@@ -339,12 +330,12 @@ class FileReader:
     def _open(self, directory: bytes, name: bytes, version: Version, *, direct: bool) -> int:
         """A descriptor of a file on the file system of `version`: on another one, mounted there since, there may be a
         file of the same inode number, size and times."""
-        where = self._directories.get(directory)
+        where = self.directories.get(directory)
         try:
             fd = os.open(name, OPEN_TO_READ | (os.O_DIRECT if direct else 0), dir_fd=where.fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):
-                self._directories.forget(directory)
+                self.directories.forget(directory)
                 raise VersionChanged(f"{show(directory, name)} has gone from the source") from error
             if error.errno != errno.EINVAL or not direct:
                 raise
@@ -352,9 +343,9 @@ class FileReader:
             fd = os.open(name, OPEN_TO_READ, dir_fd=where.fd)
         try:
             same_device = place(fd).device == where.device
-            file_system = where.file_system if same_device else self._file_systems.of(fd)[1]
-            found = version._replace(source_id=file_system or self._file_systems.root.id)
-            if self._doubts.rewritten.name(found) != version.source_id:
+            file_system = where.file_system if same_device else self.file_systems.of(fd)[1]
+            found = version._replace(source_id=file_system or self.file_systems.root.id)
+            if self.doubts.rewritten.name(found) != version.source_id:
                 raise VersionChanged(f"{show(directory, name)} lies on another file system now, or was written twice")
         except BaseException:
             os.close(fd)

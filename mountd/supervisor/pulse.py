@@ -1,6 +1,6 @@
 """Whether the daemon that serves goes on: it says so in memory that is made here, and that is looked at twice a second.
 
-Its event loop writes another number once a second (mountd/core/beat.py), each thread that reads requests at each step,
+Its event loop writes another number once a second (mountd/fuse/fuse.py), each thread that reads requests at each step,
 with what it does: it works, or it sleeps until there is something to do, or it waits for Python, of which the event
 loop's number tells. So what works on one thing for seconds is hung, whatever it waits for; and so is a mount whose
 requests nobody takes. How many requests wait says nothing: where the source hangs, all do.

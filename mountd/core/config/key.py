@@ -54,16 +54,6 @@ def parse_size(value: object) -> int:
     return size
 
 
-def show_size(size_bytes: int) -> str:
-    """Bytes with three digits, as disks are sold: 999 B, 12.3 MB, 1.00 GB."""
-    count, unit = float(size_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB", "PB"):
-        if count < 999.5:
-            break
-        count, unit = count / 1000, larger
-    return f"{count:.0f} B" if unit == "B" else f"{count:.{max(0, 3 - len(f'{count:.0f}'))}f} {unit}"
-
-
 def parse_duration(value: object) -> float:
     """Seconds, 0..a century. 60, 0.5, "60", "60s", "500ms", "10m", "2h", "1d"."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):

@@ -96,7 +96,7 @@ async def test_nothing_is_pushed_once_the_kernel_opens_without_asking() -> None:
         await trio.sleep(5)
         parts.pushed.clear()
         pages_lost(node)
-        parts.warmer._ways = ReadWays(pushes_small, lambda: False)
+        parts.warmer.ways = ReadWays(pushes_small, lambda: False)
         await told(learner, order([1, 2, 0], 1))
         await trio.sleep(5)
         assert len(asked) == 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfs.mountd.core.beat import Beat
+from hfs.mountd.fuse.fuse import Beat
 from hfs.mountd.supervisor.pulse import LOOK_S, Process, Pulse
 
 SLEEPS, WORKS, WAITS = 0, 1, 2
