@@ -35,7 +35,6 @@ from hfs.mountd.cache.evictions import EvictionsByName, clean_up, drop_passing
 from hfs.mountd.cache.evictor import Admission, Evictor
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.index import IndexFailed
 from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import Shrinking
@@ -261,7 +260,7 @@ class Cache:
     async def _settle(self) -> None:
         context = self.context
         self.committer.disbelieve_all()
-        try:
+        with context.health.index_faults("closing the cache"):
             await self.committer.wait_committed()
             await self.reclaimer.wait_idle()
             for file in self.files.in_memory():
@@ -275,8 +274,6 @@ class Cache:
             if self._at_rest and state.counts.blocks * BLOCK_BYTES == context.room.used_bytes:
                 unused = self.object_ids.unused_from
                 await context.threads.change_index(context.index.writer.settle, unused, unused)
-        except IndexFailed as error:
-            context.health.index_failed(error, "closing the cache")
 
     @property
     def _at_rest(self) -> bool:

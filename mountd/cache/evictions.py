@@ -56,11 +56,9 @@ class EvictionsByName:
         """Evict these objects, except what is open, pinned or not durable. Returns the room of each that is gone; 0: it
         went before."""
         durable = [number for number in numbers if number not in self.object_ids]
-        try:
+        rows: Sequence[StagedRow] = ()
+        with self.context.health.index_faults("looking up what to evict"):
             rows = await self.context.threads.ask_index(self.context.index.reader.rows, durable)
-        except IndexFailed as error:
-            self.context.health.index_failed(error, "looking up what to evict")
-            return {}
         room = {row.object_id: row.room_bytes for row in rows}
         gone, _ = await self.reclaimer.evict([(row.object_id, row.version) for row in rows], by_name=False)
         left = [number for number in room if number in self.reclaimer.telling.leavers]
@@ -129,11 +127,9 @@ class EvictionsByName:
             while any(number in telling.leavers for number in numbers):  # noqa: ASYNC110 - an event for each would serve only this
                 await trio.sleep(_LOOK_S)
         ended = [number for number in numbers if number not in telling.leavers]
-        try:  # some stay, since they were opened meanwhile
+        stay: Collection[int] = ended
+        with self.context.health.index_faults("looking up what was evicted"):  # some, since they were opened meanwhile
             stay = await self.context.threads.ask_index(self.context.index.reader.entered, ended)
-        except IndexFailed as error:
-            self.context.health.index_failed(error, "looking up what was evicted")
-            return []
         return [number for number in ended if number not in stay]
 
     async def expire(self, ready: trio.Event, after_s: float) -> None:
@@ -189,10 +185,8 @@ async def drop_passing(context: CacheContext, reclaimer: Reclaimer, kept: str) -
     async with aclosing(pages_of(context, [b""], passing)) as pages:
         async for rows in pages:
             await reclaimer.evict([(row.object_id, row.version) for row in rows])
-    try:
+    with context.health.index_faults("cleaning up the cache"):
         await context.threads.change_index(context.index.sources.forget, passing)
-    except IndexFailed as error:
-        context.health.index_failed(error, "cleaning up the cache")
 
 
 async def _remove_doomed(context: CacheContext, reclaimer: Reclaimer) -> None:

@@ -16,7 +16,7 @@ import trio
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.index import StagedRow
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile, recall
 from hfs.mountd.cache.reclaimer import Reclaimer
@@ -89,14 +89,10 @@ class Evictor:
             await self._grants.want(wanted_bytes)
         if room.fits(wanted_bytes) or (not room.over_bytes() and trio.current_time() < self._fruitless_until):
             return room.fits(wanted_bytes)
-        try:
+        freed_bytes = await self._make_room_for_good(wanted_bytes)
+        if not freed_bytes and self._policy.makes_room and self._committer.uncommitted_bytes:
+            await self._committer.wait_committed()  # as in `run`
             freed_bytes = await self._make_room_for_good(wanted_bytes)
-            if not freed_bytes and self._policy.makes_room and self._committer.uncommitted_bytes:
-                await self._committer.wait_committed()  # as in `run`
-                freed_bytes = await self._make_room_for_good(wanted_bytes)
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "choosing what to evict")
-            return False
         if freed_bytes:
             await self.look()
         else:
@@ -115,10 +111,7 @@ class Evictor:
     async def wait_ahead(self) -> None:
         """Until what would go by itself is gone: what is there then stays, unless more is put or others write."""
         await self.look()
-        try:
-            await self.make_room()
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "choosing what to evict")
+        await self.make_room()
 
     def need_bytes(self, wanted_bytes: int = 0) -> tuple[int, bool]:
         """(how much is to go so that this fits and what puts want, whether it must go whatever the policy protects)."""
@@ -163,10 +156,7 @@ class Evictor:
             looked_at_bytes, looked_at_s = put_bytes, now
             await self.look()
             if self._grants is not None:
-                try:
-                    await self._grants.keep(self._make_room_for_good)
-                except IndexFailed as error:
-                    self._context.health.index_failed(error, "choosing what to evict")
+                await self._grants.keep(self._make_room_for_good)
             if self._context.room.over_bytes():
                 self._more.set()
 
@@ -184,12 +174,7 @@ class Evictor:
             self._more = trio.Event()
             if self._grants is not None:
                 await self._grants.want(max(self._wanted_bytes, self._ahead_bytes()), again=True)
-            try:
-                freed_bytes = await self.make_room()
-            except IndexFailed as error:
-                self._context.health.index_failed(error, "choosing what to evict")
-                freed_bytes = 0
-            if freed_bytes:
+            if await self.make_room():
                 await self.look()
             elif self.need_bytes()[0] and self._policy.makes_room and self._committer.uncommitted_bytes:
                 # A small cache may be full of what is too new to go: only what is durable has a row to be chosen by.
@@ -208,28 +193,29 @@ class Evictor:
         after = (-1, -1)
         await self._hear_uses()
         least_bytes = self._batch_bytes() if self.need_bytes(wanted_bytes)[0] else 0
-        while True:
-            need_bytes, forced = self.need_bytes(wanted_bytes)
-            need_bytes = max(need_bytes, least_bytes - freed_bytes - self._telling.leavers.awaited_bytes)
-            if need_bytes <= 0:
-                break
-            now_s = int(self._context.clock())
-            rows = await self._context.threads.ask_index(self._context.index.reader.oldest, after, PAGE_ENTRIES)
-            if not rows:
-                break
-            before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)
-            if before_s is not None and rows[0].last_use_s >= before_s:
-                break  # and all after it were used later still
-            after = (rows[-1].last_use_s, rows[-1].object_id)
-            hinted = set(await self._context.others.planned([row.object_id for row in rows]))
-            entries = [self._entry(row, row.object_id in hinted) for row in rows]
-            chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
-            versions = {row.object_id: row.version for row in rows}
-            targets = [(entry.key, versions[entry.key]) for entry in chosen]
-            _, batch_bytes = await self._reclaimer.evict(targets, by_name=False)
-            freed_bytes += batch_bytes
-            if len(rows) < PAGE_ENTRIES:
-                break
+        with self._context.health.index_faults("choosing what to evict"):
+            while True:
+                need_bytes, forced = self.need_bytes(wanted_bytes)
+                need_bytes = max(need_bytes, least_bytes - freed_bytes - self._telling.leavers.awaited_bytes)
+                if need_bytes <= 0:
+                    break
+                now_s = int(self._context.clock())
+                rows = await self._context.threads.ask_index(self._context.index.reader.oldest, after, PAGE_ENTRIES)
+                if not rows:
+                    break
+                before_s = idle_before_s(self._policy, now_s, forced=forced, idle_s=self._idle_s)
+                if before_s is not None and rows[0].last_use_s >= before_s:
+                    break  # and all after it were used later still
+                after = (rows[-1].last_use_s, rows[-1].object_id)
+                hinted = set(await self._context.others.planned([row.object_id for row in rows]))
+                entries = [self._entry(row, row.object_id in hinted) for row in rows]
+                chosen = victims(entries, need_bytes, self._policy, now_s=now_s, forced=forced, idle_s=self._idle_s)
+                versions = {row.object_id: row.version for row in rows}
+                targets = [(entry.key, versions[entry.key]) for entry in chosen]
+                _, batch_bytes = await self._reclaimer.evict(targets, by_name=False)
+                freed_bytes += batch_bytes
+                if len(rows) < PAGE_ENTRIES:
+                    break
         return freed_bytes
 
     async def _hear_uses(self) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 
 import trio
 
-from hfs.mountd.cache.index import IndexFailed, StagedRow
+from hfs.mountd.cache.index import StagedRow
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.reads import right_objects
 from hfs.mountd.kernel import DataPlane
@@ -73,15 +73,13 @@ class ObjectsAhead:
 
     async def _read(self, folder: int) -> None:
         context, name = self._context, b""
-        try:
+        with context.health.index_faults("reading ahead"):
             while rows := await context.threads.ask_index(context.index.attributes.after, folder, name, _ROWS):
                 name = rows[-1].name
                 for begin in range(0, len(rows), _OBJECTS):
                     if self._left_bytes <= 0:
                         return
                     await self._compare([row.object_id for row in rows[begin : begin + _OBJECTS]])
-        except IndexFailed as error:
-            context.health.index_failed(error, "reading ahead")
 
     async def _compare(self, objects: list[int]) -> None:
         context = self._context

@@ -74,11 +74,9 @@ async def pages_of(
     wanted = frozenset(prefix.strip(b"/") for prefix in prefixes)
     last = 0
     while True:
-        try:
+        rows: Sequence[StagedRow] = ()
+        with context.health.index_faults("listing staged files"):
             rows = await context.threads.ask_index(page, last, _PAGE)
-        except IndexFailed as error:
-            context.health.index_failed(error, "listing staged files")
-            return
         if not rows:
             return
         last = rows[-1].object_id
@@ -158,11 +156,9 @@ class RowUpdates:
         paths = [(path, number) for number, path in self._paths.items()]
         stamps = [(number, *known) for number, known in self._stamps.items()]
         self._uses, self._paths, self._stamps = {}, {}, {}
-        try:
+        with self._context.health.index_faults("noting last uses"):
             await self._context.threads.change_index(self._context.index.writer.touch, uses, paths)
             await self._context.threads.change_index(self._context.index.writer.stamp, stamps)
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "noting last uses")
 
     async def run(self) -> None:
         """Flush from time to time. Never returns."""
@@ -247,11 +243,9 @@ class Pins:
         new = [(row.path, row.version) for row in rows if row.is_new and row.path]
         if not new or not self._count:
             return ()
-        try:
+        found: Sequence[StagedRow] = ()
+        with self._context.health.index_faults("looking for pinned files"):
             found = await self._context.threads.ask_index(self._context.index.reader.pinned_at, new)
-        except IndexFailed as error:
-            self._context.health.index_failed(error, "looking for pinned files")
-            return ()
         return [row.version for row in found]
 
     def gone(self, room_bytes: Mapping[int, int]) -> None:

@@ -10,7 +10,8 @@ eviction.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -175,6 +176,14 @@ class Health:
             self._rest_s = min(max(_FIRST_REST_S, 2 * self._rest_s), _LONGEST_REST_S)
             self._until = now + self._rest_s
         self._warn(now, f"{self.last_error}; serving from the source, trying again in {self._rest_s:.0f} s")
+
+    @contextmanager
+    def index_faults(self, what: str) -> Iterator[None]:
+        """Where the index refuses, the block ends, and that is all."""
+        try:
+            yield
+        except IndexFailed as error:
+            self.index_failed(error, what)
 
     def index_failed(self, error: IndexFailed, what: str) -> None:
         """The index refused: rest, or stop for good when its file is damaged."""
