@@ -470,12 +470,12 @@ def room_breaches(file: str, imported: str) -> Iterator[str]:
 
 @functools.cache
 def public_names(of: str) -> frozenset[str]:
-    """What the `__init__` of a room names in `__all__`."""
+    """What the `__init__` of a room imports for others, or names in `__all__`."""
     tree = ast.parse((ROOT / "mountd" / of / "__init__.py").read_text())
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return frozenset(ast.literal_eval(node.value))
-    return frozenset()
+    return frozenset(name.name for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names)
 
 
 @functools.cache

@@ -15,25 +15,3 @@ from hfs.mountd.cache.objects.file import Delegation, StagedFile, is_open
 from hfs.mountd.cache.opening import evict_idle, look_at_cache, open_cache
 from hfs.mountd.cache.scrub import CheckedFile
 from hfs.mountd.cache.told_objects import ToldObjects
-
-__all__ = [
-    "Cache",
-    "CacheSettings",
-    "CheckedFile",
-    "Completion",
-    "Completions",
-    "Delegation",
-    "Grants",
-    "KeptPage",
-    "Others",
-    "SeenObject",
-    "Shrinker",
-    "StagedFile",
-    "StagedRow",
-    "Stamp",
-    "ToldObjects",
-    "evict_idle",
-    "is_open",
-    "look_at_cache",
-    "open_cache",
-]

@@ -13,21 +13,3 @@ from hfs.mountd.control.traffic import Traffic
 from hfs.mountd.control.tunnels import Tunnels
 from hfs.mountd.control.warm import Warming, WarmRates
 from hfs.mountd.control.warm_nodes import WarmFetches
-
-__all__ = [
-    "CacheCommands",
-    "ClusterStatus",
-    "Commands",
-    "Recordings",
-    "RefreshWork",
-    "Report",
-    "StagedCommands",
-    "Traffic",
-    "Tunnels",
-    "WarmEstimate",
-    "WarmFetches",
-    "WarmRates",
-    "Warming",
-    "serve",
-    "socket_path",
-]

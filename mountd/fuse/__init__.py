@@ -15,17 +15,3 @@ from hfs.mountd.fuse.opened_files import FileReplies
 from hfs.mountd.fuse.push import KernelPageCache
 from hfs.mountd.fuse.quota import RequestQuota
 from hfs.mountd.fuse.xattrs import XattrReplies
-
-__all__ = [
-    "Boundary",
-    "DirectoryReplies",
-    "EntryReplies",
-    "FastHandlers",
-    "FileReplies",
-    "Fuse",
-    "Handlers",
-    "Interrupts",
-    "KernelPageCache",
-    "RequestQuota",
-    "XattrReplies",
-]

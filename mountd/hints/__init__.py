@@ -9,16 +9,3 @@ from hfs.mountd.hints.learners import Learners
 from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer, ReadWays
 from hfs.mountd.hints.planned_units import PlannedChunks, PlannedFiles
 from hfs.mountd.hints.space_reservation import SpaceReservation
-
-__all__ = [
-    "FollowedPlans",
-    "HintFollower",
-    "Learners",
-    "PageCacheWarmer",
-    "PlanChanges",
-    "PlannedChunks",
-    "PlannedFiles",
-    "ReadWays",
-    "ReadableFiles",
-    "SpaceReservation",
-]

@@ -9,22 +9,3 @@ from hfs.mountd.ledger.board import Board, NeighbourWaits
 from hfs.mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
 from hfs.mountd.ledger.record import Claims, Grant, Notice, ServedSource
 from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below, has_ledger
-
-__all__ = [
-    "Board",
-    "CacheRoot",
-    "Claims",
-    "Grant",
-    "Hold",
-    "Ledger",
-    "LedgerBusy",
-    "Listed",
-    "NeighbourWaits",
-    "Notice",
-    "Registration",
-    "ServedSource",
-    "Taken",
-    "cache_name",
-    "caches_below",
-    "has_ledger",
-]

@@ -13,23 +13,3 @@ from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.source import DelegatedDirectory, Source
 from hfs.mountd.source.threads import SourceThreads
 from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible
-
-__all__ = [
-    "Block",
-    "DelegatedDirectory",
-    "FileSystemSeen",
-    "Lister",
-    "Listing",
-    "MetadataReader",
-    "ReadingUser",
-    "Rewritten",
-    "Source",
-    "SourceAsUser",
-    "SourceThreads",
-    "WantedAccess",
-    "be_closed",
-    "identify",
-    "is_private",
-    "open_as_user",
-    "why_impossible",
-]
