@@ -143,16 +143,5 @@ def _difference(now: TrafficLook, before: TrafficLook) -> TrafficLook:
 
 
 def _told(look: TrafficLook) -> dict[str, float]:
-    return {
-        "read_bytes": max(0, look.read_bytes),
-        "passed_bytes": look.passed_bytes,
-        "memory_bytes": max(0, look.memory_bytes),
-        "source_bytes": look.source_bytes,
-        "peer_bytes": look.peer_bytes,
-        "staged_bytes": look.staged_bytes,
-        "source_wait_s": round(look.source_wait_s, 6),
-        "cpu_s": round(look.cpu_s, 6),
-        "loop_s": round(look.loop_s, 6),
-        "core_wait_s": round(look.core_wait_s, 6),
-        "yielded_s": round(look.yielded_s, 6),
-    }
+    shown = look._replace(read_bytes=max(0, look.read_bytes), memory_bytes=max(0, look.memory_bytes))
+    return {name: round(value, 6) for name, value in shown._asdict().items() if name != "at_s"}

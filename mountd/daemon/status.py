@@ -213,8 +213,7 @@ class Status:
 
     def _staged(self) -> dict[str, object]:
         figures = dataclasses.asdict(self.storage.cache.statistics())
-        staged = {name.replace("shrunk_", "encoded_"): figure for name, figure in figures.items()}
-        return {**staged, "unvouched_bytes": staged["uncommitted_bytes"]}  # its name before; for one release
+        return {name.replace("shrunk_", "encoded_"): figure for name, figure in figures.items()}
 
     def _stage_encoding(self) -> dict[str, object]:
         encoding = self.storage.cache.shrinking.choice

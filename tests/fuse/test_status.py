@@ -34,7 +34,7 @@ STATUS_KEYS = {
     "source_wait_s": "",
     "staged": (
         "files bytes room_bytes capacity_bytes pinned_files pinned_bytes encoded_bytes encoded_stored_bytes "
-        "queued_bytes uncommitted_bytes state last_error full_because unvouched_bytes"
+        "queued_bytes uncommitted_bytes state last_error full_because"
     ),
     "scrub": (
         "state rate_bytes_s measured_bytes_s round_bytes staged_bytes read_bytes damaged_chunks round_began "
