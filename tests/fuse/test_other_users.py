@@ -136,6 +136,25 @@ def test_what_the_source_denies_is_denied_here_whatever_the_mode_bits_say(guarde
     assert found["refused"] > 0
 
 
+def test_what_the_source_denies_is_denied_of_files_that_python_has_no_node_of(
+    guarded: SlowFs, hfs_mount: HfsMount
+) -> None:
+    """The data plane has them, and their bytes: listed with their attributes, and staged by the mount before. Of its
+    owner's file the kernel asks for no ACL, which would make a node of it."""
+    many = {f"n{seed}": pattern(seed, 0, SIZE) for seed in range(20, 60)}
+    for seed, name in enumerate(many, 20):
+        write_pattern(guarded.backing / "d" / name, seed, SIZE)
+        os.chown(guarded.backing / "d" / name, STRANGER.uid, STRANGER.gid)
+    hfs = hfs_mount(guarded.path)
+    must_here("cache", "warm", hfs.path)
+    hfs.umount()
+    again = hfs_mount(guarded.path, "--io-mode", "daemon")  # what may be passed through is opened by Python
+    assert sum(entry.stat().st_size == SIZE for entry in os.scandir(again.path / "d")) > len(many)
+    assert again.status()["slots"]["known"] > len(many) // 2
+    assert [name for name in many if STRANGER.reads(again.path, f"d/{name}") is not None] == []
+    assert {name: MEMBER.reads(again.path, f"d/{name}") for name in many} == many
+
+
 def test_a_yes_is_good_for_the_time_to_live_and_a_no_for_nothing(guarded: SlowFs, hfs_mount: HfsMount) -> None:
     hfs = hfs_mount(guarded.path)
     assert MEMBER.reads(hfs.path, "d/f") == pattern(1, 0, SIZE)

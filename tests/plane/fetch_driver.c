@@ -9,6 +9,7 @@
  *
  *   driver late      room for an object is granted a moment too late
  *   driver recalled  a directory is called back while a file in it is looked at
+ *   driver linked    two names of one file are fetched at one time
  *   driver hang      all threads there may be wait for the source, which then answers again
  */
 #define _GNU_SOURCE
@@ -31,7 +32,7 @@
 WRAPPED(int, pthread_create, (pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument),
         (thread, attributes, run, argument), EAGAIN, EAGAIN)
 
-static int source, cache, run = 1;
+static int source, cache, run = 1, ahead_of_largest = 8;
 static long reads, opens, by_python;
 static int64_t written[FILES], recalled[FILES]; /* the mtime of what is there, and of what was there at a recall; atomic */
 static uint64_t generation = 1;
@@ -273,7 +274,7 @@ static int begin(void) {
     slots_begin(FIRST_SLOT);
     store_in(cache, 4096);
     staged_at(cache);
-    if (!error) error = workers_start(ends[0], 4, 3, 8 * LARGEST);
+    if (!error) error = workers_start(ends[0], 4, 3, (size_t)ahead_of_largest * LARGEST);
     return error;
 }
 
@@ -364,6 +365,13 @@ static int once(void) {
     return error;
 }
 
+static struct fetched *outcome(void) {
+    struct fetched *one = NULL;
+    for (int64_t until_ns = monotonic_ns() + INT64_C(10000000000); !one && monotonic_ns() < until_ns; usleep(100)) one = fetched_take(1);
+    if (!one) fail("nothing is heard of it");
+    return one;
+}
+
 /* Room that Python grants a moment too late: what was fetched meanwhile waits for it, and is stored. */
 static void late(void) {
     uint64_t first = 1, last = 9;
@@ -377,20 +385,11 @@ static void late(void) {
     while (!contents_count()) usleep(100);
     usleep(20000); /* whoever does not wait has given up by then */
     store_grant_room(2 * LARGEST);
-    struct fetched *one = NULL;
-    for (int64_t until_ns = monotonic_ns() + INT64_C(10000000000); !one && monotonic_ns() < until_ns; usleep(100)) one = fetched_take(1);
-    unsigned stored = one && one->kind == FETCHED_STORED;
+    struct fetched *one = outcome();
+    if (one->kind != FETCHED_STORED) fail("it was not stored");
     free(one);
-    if (stored != 1) fail("it was not stored");
     end(last);
     close_all();
-}
-
-static struct fetched *outcome(void) {
-    struct fetched *one = NULL;
-    for (int64_t until_ns = monotonic_ns() + INT64_C(10000000000); !one && monotonic_ns() < until_ns; usleep(100)) one = fetched_take(1);
-    if (!one) fail("nothing is heard of it");
-    return one;
 }
 
 /* What is looked at when its directory is called back is entered nowhere, whoever else has asked for it since. */
@@ -462,8 +461,8 @@ static void drop_queued(void) {
 static void hang(void) {
     char name[32];
     uint64_t stuck[FETCH_WORKERS];
-    unsigned seed = 5;
     int given_up = 0;
+    unsigned seed = 5;
     if (begin() || delegate()) fail("it does not start");
     for (unsigned file = 0; file < FILES; file++) write_file(file, &seed);
     int threads = jobs_threads();
@@ -490,11 +489,12 @@ static void hang(void) {
 }
 
 #include "full_queue.h"
+#include "linked_names.h"
 
 int main(int count, char **arguments) {
-    if (count == 2 && !strcmp(arguments[1], "full")) return full_queue(), 0;
-    if (count == 2 && !strcmp(arguments[1], "hang")) return hang(), 0;
-    if (count == 2 && !strcmp(arguments[1], "late")) return late(), 0;
-    if (count == 2 && !strcmp(arguments[1], "recalled")) return recalled_meanwhile(), 0;
+    const char *names[] = {"full", "hang", "late", "linked", "recalled"};
+    void (*runs[])(void) = {full_queue, hang, late, linked_names, recalled_meanwhile};
+    for (int i = 0; i < 5; i++)
+        if (count == 2 && !strcmp(arguments[1], names[i])) return runs[i](), 0;
     return drive(count, arguments, fuzz, once);
 }

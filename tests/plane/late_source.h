@@ -1,4 +1,5 @@
-/* A source that answers a moment late, when it is told so, or not at all for a while. Linked with --wrap=statx. */
+/* A source that answers a moment late, when it is told so, or not at all for a while; and waits that end late. Linked with --wrap=statx and
+ * --wrap=pthread_cond_timedwait. */
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,4 +44,16 @@ int __wrap_statx(int fd, const char *restrict name, int flags, unsigned mask, st
     if (!(mask & STATX_MODE) && __atomic_compare_exchange_n(&parking, &next, 2, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         while (__atomic_load_n(&parking, __ATOMIC_ACQUIRE) == 2) usleep(100);
     return error;
+}
+
+static int timed_waits; /* that have begun; atomic */
+static int is_patient;  /* they end when they are told to, however long that takes on a busy machine */
+
+int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until) {
+    struct timespec later = *until;
+    if (is_patient) later.tv_sec += 1000;
+    __atomic_add_fetch(&timed_waits, 1, __ATOMIC_ACQ_REL);
+    return __real_pthread_cond_timedwait(cond, lock, &later);
 }

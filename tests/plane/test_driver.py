@@ -19,7 +19,7 @@ WRAPPED = {
     "driver": ("malloc", "calloc", "mmap", "eventfd", "epoll_create1", "epoll_ctl", "pthread_create"),
     "slots_driver": ("malloc", "calloc", "mmap", "posix_fallocate"),
     "staged_driver": ("malloc", "calloc", "fstat"),
-    "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx"),
+    "fetch_driver": ("malloc", "calloc", "pthread_create", "writev", "statx", "pthread_cond_timedwait"),
     "looks_driver": ("malloc", "calloc", "pthread_create", "is_as_left"),
 }
 """Calls that each driver stands before."""
@@ -108,6 +108,11 @@ def test_what_is_fetched_waits_for_room_that_comes_a_moment_late(build: Path, sa
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_what_was_looked_at_before_a_recall_is_entered_nowhere(build: Path, sanitizer: str) -> None:
     run(build, driver(build, sanitizer, "fetch_driver"), "recalled", limit_s=50)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_a_file_that_is_wanted_by_two_names_is_read_once(build: Path, sanitizer: str) -> None:
+    run(build, driver(build, sanitizer, "fetch_driver"), "linked", limit_s=50)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
