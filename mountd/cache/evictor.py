@@ -2,9 +2,9 @@
 
 `Admission` is asked before bytes are fetched in order to be staged, and by the writer before it takes them; what finds
 no room wakes the evictor. The evictor also looks every second while anything is written, since others write to the disk
-too. Under a policy that makes room it keeps some free ahead of the puts, which cannot wait for it. It chooses among
-pages of the oldest rows of the index, corrected by what memory knows better; it never looks at all rows. The choice
-itself is policies/cache/eviction.py.
+too; and it tries a disk that has failed, once the pause is over. Under a policy that makes room it keeps some free
+ahead of the puts, which cannot wait for it. It chooses among pages of the oldest rows of the index, corrected by what
+memory knows better; it never looks at all rows. The choice itself is policies/cache/eviction.py.
 """
 
 from __future__ import annotations
@@ -144,10 +144,12 @@ class Evictor:
             self._more.set()
 
     async def watch(self) -> None:
-        """Ask the disk what it has free, and other caches what they lack. Never returns."""
+        """Ask the disk what it has free, and other caches what they lack; after a pause try it. Never returns."""
         looked_at_bytes, looked_at_s = -1, 0.0
         while True:
             await trio.sleep(_LOOK_EVERY_S)
+            if self._context.health.failing and not self._context.health.resting:
+                await self._try_out()
             now = trio.current_time()
             put_bytes = self._context.metrics["staging_put_bytes"]
             is_asked = self._grants is not None and await self._grants.is_asked()
@@ -159,6 +161,19 @@ class Evictor:
                 await self._grants.keep(self._make_room_for_good)
             if self._context.room.over_bytes():
                 self._more.set()
+
+    async def _try_out(self) -> None:
+        """The disk was at rest, and perhaps nothing will be staged for hours: whether it takes anything."""
+        context = self._context
+        try:
+            await context.threads.sync(context.disk.try_out)
+            await context.threads.change_index(context.index.writer.try_out)
+        except OSError as error:
+            context.health.failed(error, "trying the cache disk")
+        except IndexFailed as error:
+            context.health.index_failed(error, "trying the index")
+        else:
+            context.health.answered()
 
     async def look(self) -> None:
         """Ask the disk now."""

@@ -14,6 +14,7 @@ from typing import Any
 from hfs.mountd.cache.index.database import Counts, IndexDatabase, IndexState, Sources, read_state
 from hfs.mountd.cache.index.rows import (
     COLUMNS,
+    FORMAT,
     SET_STAMP,
     ChunkRow,
     Committed,
@@ -192,6 +193,11 @@ class IndexWriter:
             start = max(next_id, *(number + 1 for number in last if number is not None), 1)
             database.execute("UPDATE state SET next_id = ?, settled_id = ?", (start + _LEASE, settled_id))
         return range(start, start + _LEASE)
+
+    def try_out(self) -> None:
+        """Write durably what is there already: of a row that does not change nothing would be written."""
+        with self._database.transaction(durable=True) as database:
+            database.execute(f"PRAGMA user_version = {FORMAT}")
 
     def commit_chunks(self, rows: Sequence[Committed]) -> None:
         """Enter synced chunks, durably."""

@@ -139,7 +139,8 @@ class Room:
 
 
 class Health:
-    """Whether the disk is to be tried. A fault means rest; the first success after it ends the matter."""
+    """Whether the disk is to be tried. A fault means rest; after it a trial says that all is well, and the next fault
+    makes the pause longer still until something is staged from end to end."""
 
     def __init__(self, metrics: Metrics, absent: str | None = None) -> None:
         """`absent`: why there is no cache."""
@@ -148,6 +149,7 @@ class Health:
         self._until = -1.0
         self._warned_at = float("-inf")
         self._off = False
+        self._failing = False
         self.last_error: str | None = None
         if absent is not None:
             self._stop(absent, "all is read from the source; the cache is taken up when it is well again")
@@ -164,13 +166,14 @@ class Health:
 
     @property
     def failing(self) -> bool:
-        """The last try has failed: the pause after it lasts, or nothing was to be written since."""
-        return self._rest_s > 0
+        """The last try has failed: the pause after it lasts, or is over and the next try is due."""
+        return self._failing
 
     def failed(self, error: BaseException, what: str) -> None:
         """The disk or the index refused; counts it, rests and warns at most once a minute."""
         self._metrics.add("staging_errors")
         self.last_error = f"{what}: {error}"
+        self._failing = True
         now = trio.current_time()
         if not self.resting:  # of the many that fail together only the first makes the pause longer
             self._rest_s = min(max(_FIRST_REST_S, 2 * self._rest_s), _LONGEST_REST_S)
@@ -215,9 +218,15 @@ class Health:
 
     def succeeded(self) -> None:
         """Something was staged from end to end."""
-        if self._rest_s > 0 and not self.resting:
-            log.info("the cache disk works again")
+        if not self.resting:
+            self.answered()
             self._rest_s = 0.0
+
+    def answered(self) -> None:
+        """The disk and the index took a trial."""
+        if self._failing and not self.resting:
+            log.info("the cache disk works again")
+            self._failing = False
 
     def _warn(self, now: float, message: str) -> None:
         if now - self._warned_at >= _WARNING_EVERY_S:

@@ -31,6 +31,7 @@ from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.native.beneath import CACHED, How, open_now
+from hfs.policies.cache.admission import BLOCK_BYTES
 
 
 class Descriptor:
@@ -234,6 +235,15 @@ class Disk:
         fd = os.open(name, os.O_RDWR | _SAFELY | os.O_CREAT, 0o600, dir_fd=self.directory)
         os.unlink(name, dir_fd=self.directory)
         return fd
+
+    def try_out(self) -> None:
+        """Write a block and have it durable, of a file without a name."""
+        fd = self.open_empty()
+        try:
+            self.io.write(fd, [memoryview(bytes(BLOCK_BYTES))], 0)
+            self.io.sync(fd)
+        finally:
+            self.io.close(fd)
 
     def write_new(self, number: int, data: memoryview) -> Stamp:
         """A new small object, which is all of `data`; how it was left. After a fault some of it may be there."""

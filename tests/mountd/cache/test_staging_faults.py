@@ -5,6 +5,7 @@ tests/power/test_crash.py.
 """
 
 import errno
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.objects.codec import UNDECIDED, Shrinker
 from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.io import ObjectIO
@@ -24,7 +26,9 @@ from tests.support.faults import (
     CHUNK_BYTES,
     SHRINKS,
     SIZE,
+    Operations,
     evict,
+    fail,
     healthy_staging,
     object_names,
     object_path,
@@ -41,6 +45,8 @@ class FullDisk(Disk):
     """Refuses writes, syncs, holes, or opens, while told to."""
 
     full = False
+    full_but_bytes: int | None = None
+    """So much of a write is taken."""
     sync_fails = False
     punch_fails = False
     opens_fail_with = 0
@@ -60,7 +66,8 @@ class FullIO(ObjectIO):
         self.disk = disk
 
     def write(self, fd: int, parts: Any, offset: int) -> None:
-        if self.disk.full:
+        room_bytes = self.disk.full_but_bytes
+        if self.disk.full or (room_bytes is not None and sum(map(len, parts)) > room_bytes):
             raise OSError(errno.ENOSPC, "full")
         super().write(fd, parts, offset)
 
@@ -74,33 +81,83 @@ class FullIO(ObjectIO):
             raise OSError(errno.EIO, "lost")
 
 
+async def puts_taken_after_s(staging: Cache, file: StagedFile, for_s: int) -> list[int]:
+    """After how many seconds from now a chunk that is put again and again was taken."""
+    taken, start_s = [], trio.current_time()
+    while (now_s := trio.current_time() - start_s) < for_s:
+        if put(staging, file, 0):
+            taken.append(round(now_s))
+        await trio.sleep(0.25)
+    return taken
+
+
+async def errors_after_s(metrics: Metrics, for_s: int) -> list[int]:
+    """After how many seconds from now the disk has failed."""
+    failed, start_s = list[int](), trio.current_time()
+    before = metrics["staging_errors"]
+    while (now_s := trio.current_time() - start_s) < for_s:
+        failed += [round(now_s)] * (metrics["staging_errors"] - before)
+        before = metrics["staging_errors"]
+        await trio.sleep(0.25)
+    return failed
+
+
 async def test_a_full_disk_rests_longer_and_longer_and_recovers(tmp_path: Path, logs: Logs) -> None:
     logs.expect("staging a chunk: .*full; serving from the source, trying again in 1 s")
     disk, metrics = FullDisk(str(tmp_path)), Metrics()
     async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
         disk.full = True
         file = await staging.files.get(version_of(1, SIZE), b"f")
-        tries, start = [], trio.current_time()
-        while trio.current_time() < start + 40:
-            if put(staging, file, 0):
-                tries.append(round(trio.current_time() - start))
-            await trio.sleep(0.25)
-        assert tries == [0, 1, 3, 7, 15, 31]
+        assert await puts_taken_after_s(staging, file, 40) == [0, 1, 3, 7, 15, 31]
         assert staging.statistics().state == "resting"
         assert staging.statistics().room_bytes == 0
         assert object_names(str(tmp_path)) == set()
-        assert metrics["staging_errors"] == 6
         assert len(logs.records) == 1  # one a minute
         disk.full = False
         await trio.sleep(32)
         assert staging.admission.open
-        assert staging.statistics().state == "resting"  # it is tried again by what is read next
         await stage(staging, 1)
         assert staging.statistics().state == "ok"
         disk.full = True
         put(staging, await staging.files.get(version_of(2, 10)), 0)
         await trio.sleep(0.1)
         assert staging.context.health._rest_s == 1  # forgiven
+    await verify(str(tmp_path))
+
+
+@pytest.mark.parametrize("where", ["write", "sync", "index"])
+async def test_a_disk_that_nothing_is_staged_on_is_tried_again(tmp_path: Path, logs: Logs, where: str) -> None:
+    logs.expect("serving from the source, trying again in 1 s")
+    operations, disk, metrics = Operations(0, fail), FullDisk(str(tmp_path)), Metrics()
+    async with healthy_staging(tmp_path, disk=disk, operations=operations, metrics=metrics) as staging:
+        await staging.ready.wait()
+        disk.full, disk.sync_fails = where == "write", where == "sync"
+        if where == "index":
+            operations.act_after(1, for_ever=True)
+        file = await staging.files.get(version_of(1, SIZE), b"f")
+        await trio.sleep(0.5)
+        if where != "index":  # which has failed already: it was asked for the file
+            assert put(staging, file, 0)
+        tries = await errors_after_s(metrics, 40)
+        assert [after - before for before, after in itertools.pairwise(tries[-5:])] == [2, 4, 8, 16]
+        assert staging.statistics().state == "resting"
+        disk.full = disk.sync_fails = False
+        operations.act_no_more()
+        await trio.sleep(32)
+        assert staging.statistics().state == "ok"
+    await verify(str(tmp_path))
+
+
+async def test_a_disk_that_takes_a_trial_and_no_chunk_rests_longer_and_longer(tmp_path: Path, logs: Logs) -> None:
+    logs.expect("staging a chunk: .*full; serving from the source, trying again in 1 s")
+    disk, metrics = FullDisk(str(tmp_path)), Metrics()
+    async with healthy_staging(tmp_path, disk=disk, metrics=metrics) as staging:
+        disk.full_but_bytes = CHUNK_BYTES - 1
+        file = await staging.files.get(version_of(1, SIZE), b"f")
+        assert await puts_taken_after_s(staging, file, 40) == [0, 1, 3, 7, 15, 31]
+        assert metrics["staging_errors"] == 6
+        await trio.sleep(32)
+        assert staging.statistics().state == "ok"
     await verify(str(tmp_path))
 
 
