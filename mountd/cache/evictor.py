@@ -16,7 +16,7 @@ import trio
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.index import StagedRow
+from hfs.mountd.cache.index import IndexFailed, StagedRow
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile, recall
 from hfs.mountd.cache.reclaimer import Reclaimer
