@@ -3,8 +3,10 @@
 Locality-aware loading (Yang and Cong, 2019): all learners draw the same global batch, each node keeps those of its
 samples that it has cached, and what some have too many of goes to those who have too few (Algorithm 1): the largest
 surplus meets the largest deficit. At most p - 1 moves between p nodes, at most twice as many as the fewest possible (to
-find these is NP-complete), in O(p log p). The order inside a global batch does not change the summed gradient (Theorem
-1), so training is as with the regular sampler.
+find these is NP-complete), in O(p log p). Where the caches together are smaller than the data (alpha < 1), samples that
+nobody has go to nodes with a deficit (section V-A): they are a giver like any other, whose samples come from the
+source. The order inside a global batch does not change the summed gradient (Theorem 1), so training is as with the
+regular sampler.
 
 A learner of a thousand wants only its own samples, of all the batches of an epoch, before it begins: the samples are
 counted and sorted by their owners once for the epoch, and what moves is found by counts, batch by batch. 1.28 million
@@ -21,6 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hfs.policies.cluster.placement import NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +65,30 @@ def node_epoch(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """What `node` trains on: (positions in the order of the epoch, int64 [all], samples moved in each step, int64).
 
-    `owners`: int32 [samples], the node that has each sample of the epoch's order, in [0, len(learners)). Step s is the
-    global batch [s batch, (s + 1) batch) of it, the last may be smaller. `learners`: of each node; each trains on as
-    many samples of a step as any other, so their sum must divide `batch` and the last batch (ValueError). The positions
-    are in order of the steps, and in each step those that it owns come first.
+    `owners`: int32 [samples], the node that has each sample of the epoch's order, in [0, len(learners)), or NOBODY.
+    Step s is the global batch [s batch, (s + 1) batch) of it, the last may be smaller. `learners`: of each node; each
+    trains on as many samples of a step as any other, so their sum must divide `batch` and the last batch (ValueError).
+    The positions are in order of the steps, and in each step those that it owns come first. Moved is what one node has
+    and another trains on, not what nobody has.
     """
     world, nodes = sum(learners), len(learners)
     if not world or batch % world or len(owners) % batch % world:
         raise ValueError(f"batches of {batch} and {len(owners) % batch} samples do not divide among {world} learners")
     steps = -(-len(owners) // batch)
-    wanted = np.array(learners, np.int64) * (batch // world)
-    keys = np.arange(len(owners)) // batch * nodes + owners
-    have = np.bincount(keys, minlength=steps * nodes).reshape(steps, nodes)
+    per_learner = np.array([*learners, 0], np.int64)  # the last has what nobody has
+    wanted, givers = per_learner * (batch // world), nodes + 1
+    keys = np.arange(len(owners)) // batch * givers + np.where(owners == NOBODY, nodes, owners)
+    have = np.bincount(keys, minlength=steps * givers).reshape(steps, givers)
     # Stable: samples of one owner keep the order of the batch.
     order = np.argsort(keys, kind="stable")
-    ends = np.cumsum(have).reshape(steps, nodes)
+    ends = np.cumsum(have).reshape(steps, givers)
     found: list[NDArray[np.int64]] = []
     moved = np.zeros(steps, np.int64)
     for step in range(steps):
         if (step + 1) * batch > len(owners):
-            wanted = np.array(learners, np.int64) * (len(owners) % batch // world)
+            wanted = per_learner * (len(owners) % batch // world)
         surplus = have[step] - wanted
-        moved[step] = np.maximum(surplus, 0).sum()
+        moved[step] = np.maximum(surplus[:nodes], 0).sum()
         mine, end = int(min(have[step, node], wanted[node])), int(ends[step, node])
         start = end - int(have[step, node])
         found.append(order[start : start + mine])

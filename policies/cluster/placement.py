@@ -71,11 +71,14 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Nodes:
     """The nodes of a job, as agreed when it starts: a hash of each one's name, all different, and the weight of each.
 
-    A weight is its capacity in any unit, 0 for a node that stages nothing. Raises ValueError for lists that do not fit.
+    A weight is its capacity in any unit, 0 for a node that stages nothing. `share`: of the data, (0, 1], that all
+    caches together have room for (alpha of Yang and Cong); the rest is owned by nobody, the same for any nodes. Raises
+    ValueError for what does not fit.
     """
 
     hashes: tuple[int, ...]
     weights: tuple[float, ...]
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.hashes or len(self.hashes) != len(self.weights):
@@ -84,6 +87,8 @@ class Nodes:
             raise ValueError("two nodes of the same name")
         if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights):
             raise ValueError("a weight that is negative or no number")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"a share of {self.share}")
 
     def table(self, gone: Collection[int] = ()) -> NDArray[np.int32]:
         """int32 [slots]: the owner of each slot, a number in [0, len(hashes)), or NOBODY; none of `gone`."""
@@ -110,10 +115,11 @@ class Nodes:
             draws = drawn(slots[start : start + step])
             best[start : start + step] = draws.argmax(axis=0)
             highest[start : start + step] = draws.max(axis=0)
+        owned = (_mixed(slots) >> np.uint64(11)) * 2.0**-53 < self.share
         if len(members) > _UNBOUNDED_NODES:
             room = np.ceil(_MOST_SHARE * _SLOTS * weights[:, 0] / weights.sum()).astype(np.intp)
             _bound(best, highest, room, lambda some: drawn(slots[some]))
-        return np.array(members, np.int32)[best]
+        return np.where(owned, np.array(members, np.int32)[best], np.int32(NOBODY))
 
 
 def _bound(

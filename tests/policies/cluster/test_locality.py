@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hfs.policies.cluster.locality import Move, balance, node_epoch, slice_epoch
+from hfs.policies.cluster.placement import NOBODY
 
 SURPLUSES = st.lists(st.integers(-9, 9), min_size=1, max_size=11).map(lambda some: [*some, -sum(some)])
 
@@ -71,13 +72,16 @@ def test_at_most_twice_the_fewest_moves(surpluses: list[int]) -> None:
 
 
 def divided(owners: NDArray[np.int32], learners: Sequence[int]) -> tuple[NDArray[np.int32], int]:
-    """Who trains on each sample of one batch, and how many of them are given to another node: those that come last."""
+    """Who trains on each sample of one batch, and how many of them are given to another node: those that come last.
+    What nobody has is given too, and not counted."""
+    nobody = len(learners)
+    owners = np.where(owners == NOBODY, nobody, owners)
     node_of = owners.copy()
-    wanted = np.array(learners) * (len(owners) // sum(learners))
-    moves = balance((np.bincount(owners, minlength=len(learners)) - wanted).tolist())
+    wanted = np.array([*learners, 0]) * (len(owners) // sum(learners))
+    moves = balance((np.bincount(owners, minlength=nobody + 1) - wanted).tolist())
     for move in moves:
         node_of[np.flatnonzero((owners == move.giver) & (node_of == move.giver))[-move.samples :]] = move.taker
-    return node_of, sum(move.samples for move in moves)
+    return node_of, sum(move.samples for move in moves if move.giver != nobody)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any), st.integers(1, 5), st.data())
@@ -88,6 +92,8 @@ def test_an_epoch_is_its_batches(learners: list[int], each: int, data: st.DataOb
     owners = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, nodes, samples, dtype=np.int32)
     if data.draw(st.booleans()):
         owners //= 2  # some nodes have nothing
+    if data.draw(st.booleans()):
+        owners[np.random.default_rng(1).random(samples) < 0.4] = NOBODY
     mine = [node_epoch(owners, batch, learners, node) for node in range(nodes)]
     assert sorted(np.concatenate([positions for positions, _ in mine]).tolist()) == list(range(samples))
     for start in range(0, samples, batch):
@@ -99,6 +105,13 @@ def test_an_epoch_is_its_batches(learners: list[int], each: int, data: st.DataOb
             assert sorted(here.tolist()) == (start + np.flatnonzero(node_of == node)).tolist()
             own = owners[here] == node
             assert not np.any(own[1:] & ~own[:-1]), "what comes from others comes last"
+
+
+def test_what_nobody_has_goes_where_there_is_a_deficit_and_as_little_moves_as_without_it() -> None:
+    owners = np.array([0, 0, 0, 0, 0, NOBODY, NOBODY, 1], np.int32)
+    first, moved = node_epoch(owners, 8, [1, 1], 0)
+    second, _ = node_epoch(owners, 8, [1, 1], 1)
+    assert (first.tolist(), second.tolist(), moved.tolist()) == ([0, 1, 2, 3], [7, 5, 6, 4], [1])
 
 
 def test_the_regular_slices() -> None:

@@ -74,6 +74,17 @@ def test_only_the_keys_of_a_lost_node_move(weights: list[float], data: st.DataOb
     assert np.array_equal(every[every != lost], fewer[every != lost])
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
+def test_what_the_caches_have_no_room_for_is_nobodys_whoever_is_there(share: float) -> None:
+    all_of_it, part = nodes(1, 2, 3), Nodes((1000, 1001, 1002), (1.0, 2.0, 3.0), share)
+    table = part.table()
+    assert np.mean(table != NOBODY) == pytest.approx(share, abs=0.005)
+    assert np.array_equal(table[table != NOBODY], all_of_it.table()[table != NOBODY]), "the others have the same owner"
+    assert np.array_equal(part.table(gone={1}) == NOBODY, table == NOBODY)
+    with pytest.raises(ValueError, match="share"):
+        Nodes((1,), (1.0,), 0.0)
+
+
 def test_where_nobody_has_room_nobody_is_home() -> None:
     assert set(nodes(0, 0).table().tolist()) == {NOBODY}
     assert set(nodes(1).table(gone={0}).tolist()) == {NOBODY}
