@@ -56,8 +56,6 @@ def test_rows_can_be_chosen_with_what_belongs_to_them_and_others_beside_are_said
     assert "direct" in written
     assert "epoch 2" not in written
     assert "**others ran beside**" in written
-    with pytest.raises(FileNotFoundError):
-        pages.rewritten(page.replace("images", "gone"), tmp_path)
 
 
 def test_every_table_of_what_is_kept_is_what_its_file_says() -> None:
@@ -138,8 +136,8 @@ def test_all_groups_of_all_benchmarks_are_pieces() -> None:
     names = [piece.name for piece in pieces.pieces(quick=False)]
     assert len(names) == len(set(names)) > 90
     assert {"mount-images", "first-epoch-cold", "trust-kills"} <= set(names)
-    assert {name.partition("-")[0] for name in names if name.startswith("why")} == {"why"}
     assert {(piece.benchmark, piece.group) for piece in pieces.pieces(quick=False)} >= pieces.NIGHTLY
+    assert set(guard.PIECES) <= set(names)
 
 
 def test_a_guard_holds_the_runs_of_both_sides_together_and_fails_where_one_is_worse(
@@ -156,12 +154,6 @@ def test_a_guard_holds_the_runs_of_both_sides_together_and_fails_where_one_is_wo
     assert main.main(["guard", str(tmp_path)]) == 1
     sides |= {tmp_path: [2.0, 2.1, 1.9], pieces.ROOT: [2.0, 2.2, 1.95]}
     assert main.main(["guard", str(tmp_path)]) == 0
-    with pytest.raises(SystemExit):
-        main.main(["guard", str(tmp_path / "none")])
-
-
-def test_a_guard_runs_groups_that_are_there() -> None:
-    assert set(guard.PIECES) <= {piece.name for piece in pieces.pieces(quick=True)}
 
 
 def test_whoever_ends_all_ends_what_is_being_measured_first(tmp_path: Path) -> None:
