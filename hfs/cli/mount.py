@@ -18,7 +18,7 @@ from hfs.cli.mount_notes import mention_working_directory, settle_overlay, tell_
 from hfs.cli.shared import complain, complain_of, complete_mounts, hold
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError
-from hfs.mounting import jobs, joining, keeper, mountinfo, mounting, taking_away, view
+from hfs.mounting import jobs, joining, keeper, mountinfo, mounting, probe, taking_away, view
 from hfs.mounting.given import SOCKET_ENDS, is_given, take_if_given, why_not_ours
 from hfs.mounting.preflight import check_mountpoint, check_places
 
@@ -56,7 +56,7 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
     alone = config.foreground or config.peers != "none" or take_over or is_given(config.mountpoint)
     if job is not None and (not job or alone):
         raise ConfigError("job: an ID that is not empty, with a directory, without --foreground, --peers, --take-over")
-    with hold(), _told_what_is_left(config):
+    with hold(), _told_what_is_left(config), probe.kept():
         if take_over:
             _take_over(config, origins)
             return
@@ -188,7 +188,8 @@ def umount(mountpoint: str | None, lazy: bool, job: str | None) -> None:
         return
     assert place is not None
     try:
-        mounting.unmount(place, lazy=lazy)
+        with probe.kept():
+            mounting.unmount(place, lazy=lazy)
     except mounting.StillHeld as held:
         complain_of(held)
 

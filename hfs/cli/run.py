@@ -25,7 +25,7 @@ from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.socket_places import mountpoint_of
 from hfs.mounting import command as commands
-from hfs.mounting import jobs, mountinfo, mounting, taking_away
+from hfs.mounting import jobs, mountinfo, mounting, probe, taking_away
 from hfs.mounting.given import is_descriptor
 from hfs.mounting.preflight import real_source
 from hfs.mounting.using import UsedMount, use_mount
@@ -78,7 +78,7 @@ def run(ctx: click.Context, /, quiet: bool, command: tuple[str, ...], **argument
     started = time.monotonic()
     config: Config | None = None
     try:
-        with hold():
+        with hold(), probe.kept():
             config, origins, place = _configured(arguments)
             use = use_mount(config, origins, place)
             # From here to the end none of them may end us before the mount is gone: they wait, or go to the command.

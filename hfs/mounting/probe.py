@@ -5,16 +5,20 @@ thread cannot even end. So a child looks; when it does not answer in time it is 
 for it.
 
 The child is a bare interpreter (about 15 ms): a fork of a training job with threads and devices would not be safe.
-Where SOURCE is read as another user (`as-user`), the child becomes that user before it looks.
+Where SOURCE is read as another user (`as-user`), the child becomes that user before it looks. It ends after its answer;
+a command that looks at many places in the same namespace has one that goes on (`kept`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hfs.mountd.core.errors import MountError
@@ -37,22 +41,24 @@ if user:
     except OSError as error:
         sys.exit(print("kept", error.errno))
 """
-# Answers "errno N" or "ok FIELDS".
+# Answers each line, of a word and hexadecimal fields, with "errno N" or "ok FIELDS".
 _CODE = """
-what, path = sys.argv[1], os.fsencode(sys.argv[2])
-try:
-    if what == "xattr":
-        print("ok", os.getxattr(path, sys.argv[3]).hex())
-    elif what == "real":
-        print("ok", os.path.realpath(path).hex())
-    else:
-        s = os.stat(path)
-        with os.scandir(path) as names:
-            entries = int(next(names, None) is not None)
-        os.stat(path + b"/.")  # a directory may be listed and not entered
-        print("ok", s.st_dev, s.st_ino, entries)
-except OSError as error:
-    print("errno", error.errno)
+for line in sys.stdin:
+    what, path, *names = line.split()
+    path = bytes.fromhex(path)
+    try:
+        if what == "xattr":
+            said = [os.getxattr(path, bytes.fromhex(*names)).hex()]
+        elif what == "real":
+            said = [os.path.realpath(path).hex()]
+        else:
+            s = os.stat(path)
+            with os.scandir(path) as entries:
+                said = [s.st_dev, s.st_ino, int(next(entries, None) is not None)]
+            os.stat(path + b"/.")  # a directory may be listed and not entered
+        print("ok", *said, flush=True)
+    except OSError as error:
+        print("errno", error.errno, flush=True)
 """
 # Opens a path as that alone, and gives the descriptor to who has its standard input.
 _OPEN = """
@@ -64,6 +70,8 @@ except OSError as error:
 """
 _left_behind: list[subprocess.Popen[bytes]] = []
 """Children that did not end; kept so that nothing waits for them or warns about them."""
+_idle: dict[str | None, subprocess.Popen[bytes]] | None = None
+"""Children that have answered, by whom they have become, while `kept`; else None."""
 
 
 class Look(NamedTuple):
@@ -121,14 +129,7 @@ def answer(
     within `limit_s`, and this is what it had said until then. Nothing waits for such a child any more. One that cannot
     become `as_user` says "kept N", with an errno. `modules`: what the text needs besides os and sys, imported before
     that: the library of the interpreter may lie where the user cannot enter, such as below root's home."""
-    imports = "".join(f"import {name}\n" for name in modules)
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", imports + _BECOME + code, as_user or "", *arguments],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-    )
+    child = _child(code, arguments, as_user, modules, stdin)
     try:
         output, _ = child.communicate(timeout=limit_s)
         return output, child.returncode
@@ -139,20 +140,69 @@ def answer(
         raise
 
 
+def _child(
+    code: str, arguments: Sequence[str], as_user: str | None, modules: Sequence[str], stdin: int
+) -> subprocess.Popen[bytes]:
+    imports = "".join(f"import {name}\n" for name in modules)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", imports + _BECOME + code, as_user or "", *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        bufsize=0,
+    )
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """A child that has answered `look`, `real_path` or `xattr` is asked again, until the block ends: by a command that
+    looks in one namespace."""
+    global _idle
+    before, _idle = _idle, {}
+    try:
+        yield
+    finally:
+        children, _idle = _idle, before
+        for child in children.values():
+            _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> int:
+    """Of one that waits to be asked, or ends. Its exit code."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.close()
+    child.stdout.close()
+    return child.wait()
+
+
 def leave_behind(child: subprocess.Popen[bytes]) -> None:
     """Kill a child that does not end, which may take for ever, and wait for it no more."""
     child.kill()
-    if child.stdout is not None:
-        child.stdout.close()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
     _left_behind.append(child)
 
 
 def _ask(arguments: list[str], limit_s: float, as_user: str | None = None) -> list[str]:
-    path = arguments[1]
-    output, code = answer(_CODE, arguments, limit_s, as_user)
-    if code is None:
-        raise TimeoutError(110, os.strerror(110), path)
+    what, path, *names = arguments
+    line = " ".join([what, *(os.fsencode(word).hex() for word in (path, *names))])
+    child = (_idle or {}).pop(as_user, None) or _child(_CODE, [], as_user, (), subprocess.PIPE)
+    try:
+        output = _answered(child, line.encode() + b"\n", limit_s)
+    except BaseException as error:
+        leave_behind(child)
+        if isinstance(error, TimeoutError):
+            raise TimeoutError(110, os.strerror(110), path) from None
+        raise
     kind, *fields = output.decode().split() or ["lost"]
+    code = None
+    if _idle is not None and kind in {"ok", "errno"} and as_user not in _idle:
+        _idle[as_user] = child
+    else:
+        code = _end(child)
     if kind == "errno":
         number = int(fields[0])
         raise OSError(number, os.strerror(number), path)
@@ -162,3 +212,23 @@ def _ask(arguments: list[str], limit_s: float, as_user: str | None = None) -> li
     if kind != "ok":
         raise OSError(5, f"the look at it ended with exit code {code}", path)
     return fields
+
+
+def _answered(child: subprocess.Popen[bytes], line: bytes, limit_s: float) -> bytes:
+    """The line that it says to this one; what came of it where it has ended. Raises TimeoutError."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(line)
+    until_s = time.monotonic() + limit_s
+    waiting = select.poll()
+    waiting.register(child.stdout, select.POLLIN)
+    said = b""
+    while not said.endswith(b"\n"):
+        if not waiting.poll(max(0.0, until_s - time.monotonic()) * 1000):
+            raise TimeoutError
+        part = os.read(child.stdout.fileno(), 65536)
+        if not part:
+            break
+        said += part
+    return said

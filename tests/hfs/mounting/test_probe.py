@@ -47,6 +47,27 @@ def test_no_answer_is_a_timeout_and_the_child_is_killed(tmp_path: Path, monkeypa
     assert child.wait() == -9
 
 
+def test_a_command_has_one_child_that_looks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has ended is followed by another, and none is left when the block ends."""
+    made: list[subprocess.Popen[bytes]] = []
+    start = probe._child
+    monkeypatch.setattr(probe, "_child", lambda *given: made.append(start(*given)) or made[-1])
+    with probe.kept():
+        for _ in range(2):
+            assert probe.look(str(tmp_path)).inode == tmp_path.stat().st_ino
+            with pytest.raises(OSError, match="No such file"):
+                probe.xattr(str(tmp_path / "none"), "user.test")
+        assert len(made) == 1
+        made[0].kill()
+        with pytest.raises(OSError, match="exit code -9"):
+            probe.look(str(tmp_path))
+        assert probe.look(str(tmp_path)).has_entries is False
+    assert [child.returncode for child in made] == [-9, 0]
+    probe.look(str(tmp_path))
+    assert len(made) == 3
+    assert made[2].returncode == 0
+
+
 ROOT = Path(own_process.__file__).parents[2]
 BACKPORTS = ("dataclasses", "typing", "enum", "pathlib", "selectors", "json", "contextlib")
 
