@@ -9,9 +9,16 @@ from pathlib import Path
 
 from hfs.mounting import keeper
 from tests.fuse.harness import Hfs, run
+from tests.fuse.injection import injected, setting
 from tests.support.pattern import pattern
 
 SMALL, LARGE = 50_000, 9 << 20
+
+SOON = injected(
+    setting("hfs.mountd.files.overlays:_QUIET_S", 0.2),
+    setting("hfs.mountd.files.overlays:_LOOK_S", 0.1),
+)
+"""The daemon has a new one made when nothing was staged for a moment, not for seconds."""
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from tests.fuse.harness import (
     unmount_lazily,
     wait_gone,
 )
-from tests.fuse.overlaid import this_kernel_has_them, until
+from tests.fuse.overlaid import SOON, this_kernel_has_them, until
 from tests.support.pattern import pattern
 
 NAMES = ("a", "b", "large")
@@ -51,7 +51,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hfs(source: Path, hfs_mount: HfsMount) -> Hfs:
-    made = hfs_mount(source, "--io-mode", "overlay", "--immutable")
+    made = hfs_mount(source, "--io-mode", "overlay", "--immutable", env=SOON)
     assert overlay_lies_at(str(made.path)), made.log_text()
     return made
 

@@ -10,7 +10,7 @@ from tests.fuse.harness import Hfs, HfsMount
 from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.support.pattern import pattern
 
-COUNT, SIZE = 200, 20_000
+COUNT, SIZE = 50, 20_000
 LARGE = 3 << 20
 
 

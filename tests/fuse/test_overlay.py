@@ -31,7 +31,7 @@ from tests.fuse.harness import (
     stopped,
     wait_gone,
 )
-from tests.fuse.overlaid import LARGE, SMALL, filled, this_kernel_has_them, told, uncovered, until, until_another
+from tests.fuse.overlaid import LARGE, SMALL, SOON, filled, this_kernel_has_them, told, uncovered, until, until_another
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 
@@ -131,7 +131,7 @@ for line in sys.stdin:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment(),
+                env=environment(SOON),
                 text=True,
             )
 
@@ -310,7 +310,9 @@ def test_a_command_goes_on_whose_maker_was_killed(folder: Path) -> None:
 
 
 def test_a_joined_mount_is_covered_for_the_command(folder: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(folder / "source", "--immutable", "--io-mode", "overlay", cache=folder / "cache" / "cache")
+    hfs = hfs_mount(
+        folder / "source", "--immutable", "--io-mode", "overlay", cache=folder / "cache" / "cache", env=SOON
+    )
     job = Job(folder, "--chunk", "65536", "--cache-size", "2G")
     first = job.reads("a", "large")
     assert first["overlays"], job.errors.read_text()

@@ -14,8 +14,7 @@ from hfs.client.client import Client
 from scripts.benchmarks.plain_user import UID
 from tests.fuse.conftest import Mounts
 from tests.fuse.harness import Hfs, HfsMount, here, must_here, run
-from tests.fuse.injection import injected, setting
-from tests.fuse.overlaid import LARGE, filled, told, uncovered, until
+from tests.fuse.overlaid import LARGE, SOON, filled, told, uncovered, until
 from tests.support.makers import FakeMaker
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
@@ -105,12 +104,6 @@ def test_what_was_told_goes_when_its_maker_has_made_another(tmp_path: Path, hfs_
     maker.renew()
     until(lambda: hfs.status()["staged"]["files"] == 0)
     maker.end()
-
-
-SOON = injected(
-    setting("hfs.mountd.files.overlays:_QUIET_S", 0.2),
-    setting("hfs.mountd.files.overlays:_LOOK_S", 0.1),
-)
 
 
 @pytest.mark.parametrize("name", [pytest.param("a", marks=pytest.mark.long), "large"])

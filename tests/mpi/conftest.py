@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.conftest import _nothing_left, hfs_mount, io_mode, slow_source
+from tests.fuse.conftest import _nothing_left, guard, hfs_mount, io_mode, slow_source
 from tests.mpi.daemons import Daemons
 from tests.mpi.harness import Job
 
-__all__ = ["_nothing_left", "hfs_mount", "io_mode", "slow_source"]
+__all__ = ["_nothing_left", "guard", "hfs_mount", "io_mode", "slow_source"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 

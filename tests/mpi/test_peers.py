@@ -111,34 +111,35 @@ def test_a_killed_daemon_costs_the_others_nothing_but_time(data: Path, daemons: 
     unmount_lazily(nodes.path(1))
 
 
-def test_a_daemon_that_crashes_is_followed_by_one_that_runs_alone(data: Path, daemons: Callable[..., Daemons]) -> None:
-    """None can rejoin the job: its mount goes on without peers and says so; to the others it is a node that is silent,
-    as long as its keeper lives."""
+def test_a_daemon_that_hangs_or_crashes_costs_the_others_nothing_but_time(
+    data: Path, daemons: Callable[..., Daemons]
+) -> None:
+    """SIGSTOP: it is alive and says nothing. The others read all the same, and from it again when it goes on. One that
+    crashes is followed by one that runs alone, since none can rejoin the job, and says so; to the others it is a node
+    that is silent, as long as its keeper lives."""
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},peer-timeout=500ms").wait()
+
+    def faults() -> int:
+        return sum(int(nodes.status(rank)["counters"]["peer_faults"]["value"]) for rank in (0, 2))
+
     read_all(nodes.path(2))
+    silent = nodes.status(1)
+    with stopped(silent["pid"], silent["keeper"]["pid"]):
+        for rank in (0, 2):
+            read_all(nodes.path(rank))
+        assert faults() > 0
+        host = os.uname().nodename
+        assert f"{host}#1" in [name for rank in (0, 2) for name in nodes.status(rank)["peers"]["resting"]]
+        assert nodes.status(0)["peers"]["gone"] == []
+    for rank in range(3):
+        read_all(nodes.path(rank))
     nodes.crash(1)
     for rank in (1, 0, 2):
         read_all(nodes.path(rank))
     peers = nodes.status(1)["peers"]
     assert peers["reason"] == "the daemon before this one has ended, and none can rejoin the job"
     assert nodes.status(1)["keeper"]["restarts"] == 1
-    assert sum(int(nodes.status(rank)["counters"]["peer_faults"]["value"]) for rank in (0, 2)) > 0
-
-
-def test_a_daemon_that_hangs_costs_the_others_nothing_but_time(data: Path, daemons: Callable[..., Daemons]) -> None:
-    """SIGSTOP: it is alive and says nothing. The others read all the same, and from it again when it goes on."""
-    nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES},peer-timeout=500ms").wait()
-    read_all(nodes.path(2))
-    silent = nodes.status(1)
-    with stopped(silent["pid"], silent["keeper"]["pid"]):
-        for rank in (0, 2):
-            read_all(nodes.path(rank))
-        assert sum(int(nodes.status(rank)["counters"]["peer_faults"]["value"]) for rank in (0, 2)) > 0
-        host = os.uname().nodename
-        assert f"{host}#1" in [name for rank in (0, 2) for name in nodes.status(rank)["peers"]["resting"]]
-        assert nodes.status(0)["peers"]["gone"] == []
-    for rank in range(3):
-        read_all(nodes.path(rank))
+    assert nodes.status(0)["peers"]["gone"] == nodes.status(2)["peers"]["gone"] == []
 
 
 def test_nodes_take_turns_at_one_large_file(data: Path, daemons: Callable[..., Daemons]) -> None:
@@ -157,24 +158,29 @@ def test_nodes_take_turns_at_one_large_file(data: Path, daemons: Callable[..., D
     unmount_lazily(nodes.path(1))
 
 
-def test_daemons_that_do_not_fit_together_say_so(data: Path, tmp_path: Path, daemons: Callable[..., Daemons]) -> None:
+def test_daemons_that_do_not_fit_together_say_so(data: Path, daemons: Callable[..., Daemons]) -> None:
     """All refuse, and each names what differs, where, and the remedy."""
-    other = tmp_path / "other"
-    other.mkdir()
-    for option, said in [
-        ("1:--chunk=128K", "--chunk differs: 65536 on {0}; 131072 on {1}; give all the same"),
-        ("1:--placement=replicate", "--placement differs: auto on {0}; replicate on {1}; give all the same"),
-        ("1:-ostagger-job=3", "-o stagger-job differs: 64 on {0}; 3 on {1}; give all the same"),
-        ("1:-opeer-timeout=3", "-o peer-timeout differs: 10.0 on {0}; 3.0 on {1}; give all the same"),
-        ("1:--source-id=0123456789abcdef", "the source differs"),
-    ]:
-        nodes = daemons(data, 2, option)
-        assert nodes.job.finish() != 0
-        host = os.uname().nodename
-        for rank in range(2):
-            assert said.format(f"{host}#0", f"{host}#1") in nodes.job.err(rank), nodes.job.text()
-            assert wait_gone(nodes.job.pid(rank))  # mpirun ends with the first of them
-        assert not mounts_below(nodes.base)
+    different = (
+        "--chunk=128K",
+        "--placement=replicate",
+        "-ostagger-job=3",
+        "-opeer-timeout=3",
+        "--source-id=0123456789abcdef",
+    )
+    nodes = daemons(data, 2, *(f"1:{option}" for option in different))
+    assert nodes.job.finish() != 0
+    first, second = (f"{os.uname().nodename}#{rank}" for rank in range(2))
+    for rank in range(2):
+        for said in (
+            f"--chunk differs: 65536 on {first}; 131072 on {second}; give all the same",
+            f"--placement differs: auto on {first}; replicate on {second}; give all the same",
+            f"-o stagger-job differs: 64 on {first}; 3 on {second}; give all the same",
+            f"-o peer-timeout differs: 10.0 on {first}; 3.0 on {second}; give all the same",
+            "the source differs",
+        ):
+            assert said in nodes.job.err(rank), nodes.job.text()
+        assert wait_gone(nodes.job.pid(rank))  # mpirun ends with the first of them
+    assert not mounts_below(nodes.base)
 
 
 @pytest.mark.long  # 15 s are waited for the daemon that has the cache to end (mountd/ledger/ledger.py)
@@ -216,16 +222,6 @@ def test_all_decide_alike_whether_to_encode(
     read_all(nodes.path(1))
 
 
-def test_one_unmounts_while_the_others_go_on(data: Path, daemons: Callable[..., Daemons]) -> None:
-    nodes = daemons(data, 3, "--placement", "partition").wait()
-    read_all(nodes.path(0))
-    must(hfs_command(), "umount", nodes.path(1))
-    nodes.gone.add(1)
-    assert wait_gone(nodes.job.pid(1), 0)
-    read_all(nodes.path(2))
-    assert len(nodes.status(2)["peers"]["gone"]) == 1
-
-
 def test_orders_of_several_nodes_read_the_source_once(data: Path, daemons: Callable[..., Daemons]) -> None:
     """Hinted learners, one on each node of a job that is partitioned, two epochs in orders of their own."""
     nodes = daemons(data, 3, "--placement", "partition", "-o", f"buffer={16 * CHUNK_BYTES}").wait()
@@ -243,3 +239,9 @@ def test_orders_of_several_nodes_read_the_source_once(data: Path, daemons: Calla
             gc.collect()
         assert_read_once(nodes)
     assert sum(nodes.counters("hints_refused")) == 0
+    # And one unmounts while the others go on.
+    must(hfs_command(), "umount", nodes.path(1))
+    nodes.gone.add(1)
+    assert wait_gone(nodes.job.pid(1), 0)
+    read_all(nodes.path(2))
+    assert len(nodes.status(2)["peers"]["gone"]) == 1
