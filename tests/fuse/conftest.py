@@ -23,13 +23,13 @@ from tests.fuse.guard import RUN_KEY, SHARED
 from tests.fuse.harness import (
     RUN_ID,
     WARM,
+    Guard,
     Hfs,
     environment,
     kill,
     mounts_below,
     open_files,
     processes_of_run,
-    unblock_after,
     unmount_lazily,
     wait_gone,
 )
@@ -160,12 +160,19 @@ def _warm_processes() -> Iterator[None]:
     WARM.close()
 
 
+@pytest.fixture(scope="session")
+def guard() -> Iterator[Guard]:
+    """It ends what a test has started that hangs."""
+    with contextlib.closing(Guard()) as made:
+        yield made
+
+
 @pytest.fixture(autouse=True)
-def _nothing_left(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+def _nothing_left(tmp_path: Path, request: pytest.FixtureRequest, guard: Guard) -> Iterator[None]:
     marker = request.node.get_closest_marker("timeout")
     limit_s = float(marker.args[0] if marker else request.config.getini("timeout"))
     before = open_files()
-    with unblock_after(limit_s - BEFORE_LIMIT_S, tmp_path):
+    with guard.unblock_after(limit_s - BEFORE_LIMIT_S, tmp_path):
         yield
     faults = left_behind(tmp_path, RUN_ID)
     if left_open(before):

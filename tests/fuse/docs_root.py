@@ -15,10 +15,10 @@ LIMIT_S = 50.0
 _OUTSIDE = """
 set -e
 mount --make-rprivate /
-# Mounts of other tests: their copies here would keep them alive.
+# Mounts of other tests, and overlays over them: their copies here would keep them alive.
 while read -r _ _ _ _ place _; do
     umount -l "$(printf '%b' "$place")" || true
-done < <(grep ' - fuse' /proc/self/mountinfo)
+done < <(grep -E ' - (fuse|overlay hfs)' /proc/self/mountinfo)
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 cd "$1/root"

@@ -3,10 +3,10 @@
 A read of a mount whose daemon hangs cannot be interrupted, not even by the time limit of the test runner, and a page
 fault of a mapped file holds the interpreter as well. It ends with an error as soon as the daemon is dead. A runner that
 was killed (a time limit around it, no memory) takes nothing away that it has mounted, and then nobody can remove its
-directory. Started by tests/fuse/conftest.py around each test; its standard input is one line of JSON, then nothing
-until the test is over, when a second line comes.
+directory. One stands beside all tests of a runner (`Guard` in tests/fuse/harness.py): of each its standard input has a
+line of JSON, then nothing until the test is over, when an empty line comes.
 
-Standard library only and nothing of the project: it is started once a test and must be ready in milliseconds.
+Standard library only and nothing of the project.
 """
 
 import json
@@ -15,6 +15,8 @@ import re
 import select
 import signal
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 RUN_KEY = "MOUNT_TEST_RUN"
 """The variable by which what a test run has started is told from what others have."""
@@ -55,11 +57,19 @@ def mounts_below(folder: str) -> list[str]:
 
 
 def main() -> None:
-    """Wait for the second line; past the limit, or where none comes, kill what the run has started."""
-    order = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]  # it is a BufferedReader
-    is_killed = bool(select.select([sys.stdin], [], [], order["limit_s"])[0])
-    if is_killed and os.read(0, 1):
-        return
+    """One test after the other."""
+    lines = sys.stdin.buffer.raw  # type: ignore[attr-defined]  # it is a BufferedReader
+    while line := lines.readline():
+        order = json.loads(line)
+        is_in_time = bool(select.select([lines], [], [], order["limit_s"])[0])
+        if is_in_time and lines.readline():
+            continue
+        end(order, is_killed=is_in_time)
+        lines.readline()
+
+
+def end(order: Mapping[str, Any], *, is_killed: bool) -> None:
+    """What the run has started, and where its runner was killed what that has mounted."""
     found = processes_of_run(order["run"], order["below"]) | processes_of_run(order["run"] + SHARED, order["below"])
     for pid, command in found.items():
         if pid in order["spared"]:

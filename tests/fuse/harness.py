@@ -28,7 +28,7 @@ from hfs.client.control_socket import DaemonSilent
 from hfs.mounting import mounting
 from tests.fuse import guard
 from tests.fuse.guard import RUN_KEY
-from tests.fuse.injection import SETTLED
+from tests.fuse.injection import can_come_late
 from tests.fuse.warm import WarmProcesses
 
 RUN_ID = uuid.uuid4().hex
@@ -36,7 +36,7 @@ RUN_ID = uuid.uuid4().hex
 # A command that has not answered by then hangs; below the time limit of a test, so that its stderr is shown.
 COMMAND_LIMIT_S = 40
 
-WARM = WarmProcesses((RUN_KEY, *SETTLED))
+WARM = WarmProcesses(RUN_KEY)
 
 ROOT = Path(__file__).parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -233,7 +233,7 @@ class Hfs:
     ) -> subprocess.CompletedProcess[str]:
         """In this process, with a daemon that is imported (tests/fuse/warm.py), where nothing speaks against that."""
         at_start = {key: value for key, value in self.env.items() if not key.startswith(("HFS_", "XDG_", RUN_KEY))}
-        is_like_others = at_start in ({}, SETTLED) and not self.prefix
+        is_like_others = not self.prefix and (not at_start or can_come_late(at_start))
         if not is_like_others or threading.current_thread() is not threading.main_thread():
             return run(*self.prefix, hfs_command(), *command, env=env)
         with WARM.instead_of(mounting, env):
@@ -350,19 +350,28 @@ def hfs_command() -> str:
     return found
 
 
-@contextlib.contextmanager
-def unblock_after(limit_s: float, below: Path) -> Iterator[None]:
-    """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon; and where this
-    process is killed, take away what it has mounted in the folder in which `below` lies, too."""
-    order = {"limit_s": limit_s, "run": RUN_ID, "below": str(below), "spared": sorted(WARM.pids)}
-    command = [sys.executable, "-I", "-S", guard.__file__]
-    # In a session of its own: whoever kills the runner may mean all of its process group.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True) as process:
-        assert process.stdin
-        process.stdin.write(json.dumps(order).encode() + b"\n")
+class Guard:
+    """A process beside this one that ends what hangs (tests/fuse/guard.py)."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-I", "-S", guard.__file__]
+        # In a session of its own: whoever kills the runner may mean all of its process group.
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, start_new_session=True)
+
+    @contextlib.contextmanager
+    def unblock_after(self, limit_s: float, below: Path) -> Iterator[None]:
+        """Past the limit, kill what this run has started: a read of a hung mount ends only with its daemon; and where
+        this process is killed, take away what it has mounted in the folder in which `below` lies, too."""
+        order = {"limit_s": limit_s, "run": RUN_ID, "below": str(below), "spared": sorted(WARM.pids)}
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
         try:
             yield
         finally:
-            with contextlib.suppress(BrokenPipeError):  # it has ended what hung
-                process.stdin.write(b"\n")
-            process.stdin.close()
+            self._process.stdin.write(b"\n")
+
+    def close(self) -> None:
+        """Nothing is waited for any more."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()

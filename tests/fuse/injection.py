@@ -6,6 +6,7 @@ half a minute. The daemon's own code is changed after its import, by tests/fuse/
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "injected"
@@ -38,6 +39,12 @@ def injected(*changes: dict[str, object]) -> dict[str, str]:
     """The environment of a daemon with these changes."""
     path = f"{_FOLDER}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     return {"PYTHONPATH": path, "MOUNT_TEST_INJECTED": json.dumps(changes)}
+
+
+def can_come_late(env: Mapping[str, str]) -> bool:
+    """Whether this is what `injected` gives, with changes of what was imported only."""
+    changes = json.loads(env.get("MOUNT_TEST_INJECTED", "[]"))
+    return env == injected(*changes) and all("at" in change for change in changes)
 
 
 SETTLED_CLOCK = (setting("hfs.mountd.source.clock:_COARSE_NS", 0), setting("hfs.mountd.source.clock:_FINE_NS", 0))

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may break /
 # Mounts and sockets of others on this machine are not what is looked at; $1 may stay.
 APART = """
 set -e
-awk '/ - fuse.hfs /{print $5}' /proc/self/mountinfo | while read -r place; do
+awk '/ - (fuse[.]hfs|overlay hfs)/{print $5}' /proc/self/mountinfo | while read -r place; do
     case "$place" in "$1"/*) ;; *) umount -l "$(printf '%b' "$place")";; esac
 done
 for place in /run/hfs:0 /tmp/hfs-0:0 /tmp/hfs-65534:65534; do

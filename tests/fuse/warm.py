@@ -1,10 +1,9 @@
 """A process that has imported the daemon already, and from which mounts of tests get theirs.
 
 To import it takes most of the time of a mount, and tests make hundreds. So `hfs mount` runs in the test's process (see
-`Hfs.mount`), and where it would start a keeper it asks this process for one. That forks a process which forks the
-daemon, and then executes the keeper as always; the keeper finds the daemon among its children, already imported, where
-it would start it (tests/fuse/warm_keeper.py). So processes, their parents, sessions and descriptors are those of a
-mount that a user makes. How commands, keepers and daemons start is for the tests that run them as programs.
+`Hfs.mount`), and where it would start a keeper it asks this process for one. That forks the keeper, which forks a
+daemon for when it would start its first. So processes, their parents, sessions and descriptors are those of a mount
+that a user makes. How commands, keepers and daemons start is for the tests that run them as programs.
 """
 
 import gc
@@ -12,11 +11,13 @@ import importlib
 import importlib.util
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,6 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 ROOT = Path(__file__).parent.parent.parent
-_KEEPER = Path(__file__).with_name("warm_keeper.py")
 _MESSAGE_BYTES = 1 << 20
 _ANSWER_S = 40.0
 
@@ -93,19 +93,18 @@ class StartedKeeper:
 
 
 class WarmProcesses:
-    """Those of this test process, one for each set of variables that must be there when a process starts."""
+    """Those of this test process, one for each value of the variable `run_key`, which must be there from the start."""
 
-    def __init__(self, at_start: Sequence[str]) -> None:
-        """`at_start`: the names of such variables."""
-        self._at_start = at_start
-        self._made: dict[tuple[str | None, ...], WarmProcess] = {}
+    def __init__(self, run_key: str) -> None:
+        self._run_key = run_key
+        self._made: dict[str, WarmProcess] = {}
 
     def of(self, env: Mapping[str, str]) -> WarmProcess:
         """That of this environment."""
-        key = tuple(env.get(name) for name in self._at_start)
-        if key not in self._made:
-            self._made[key] = WarmProcess(env)
-        return self._made[key]
+        run = env[self._run_key]
+        if run not in self._made:
+            self._made[run] = WarmProcess(env)
+        return self._made[run]
 
     @property
     def pids(self) -> set[int]:
@@ -149,7 +148,7 @@ def main() -> None:
     assert spec.loader is not None
     sys.modules["hfs"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["hfs"])
-    for name in ("hfs.mounting.daemon_process", "hfs.mountd.daemon.daemon"):
+    for name in ("hfs.mounting.daemon_process", "hfs.mountd.daemon.daemon", "hfs.mountd.supervisor.keeper"):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -175,23 +174,51 @@ def main() -> None:
 
 
 def _become_keeper(order: dict[str, Any], streams: Sequence[int]) -> None:
+    """Its first daemon is forked now, and gets its streams when it would be started."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setsid()
     ours, theirs = socket.socketpair()
     if (pid := os.fork()) == 0:
         _become_daemon(theirs.detach())
+    theirs.close()
+    _become_program(order, streams, ours.fileno())
+    daemons = importlib.import_module("hfs.mountd.supervisor.daemons")
+
+    def start(_command: Sequence[str], *, stdin: int, stdout: int, stderr: int, cwd: str, **how: Any) -> Any:
+        daemons.subprocess = subprocess
+        with ours:
+            told = json.dumps({"directory": cwd, "environment": dict(how["env"])}).encode()
+            sent = socket.send_fds(ours, [told], [stdin, stdout, stderr])
+            ours.sendall(told[sent:])
+        return SimpleNamespace(pid=pid)
+
+    daemons.subprocess = SimpleNamespace(Popen=start)
+    code = 1
+    try:
+        runpy.run_path(f"{ROOT}/hfs/mountd/supervisor/__main__.py", run_name="__main__")
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:  # noqa: BLE001 - what a program says of it goes to its standard error
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _become_program(order: dict[str, Any], streams: Sequence[int], kept: int = 2) -> None:
+    """What a started process has from the beginning: streams, environment, directory; `kept`: a descriptor besides."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
-        os.close(descriptor)
-    os.set_inheritable(ours.fileno(), True)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    os.environ.clear()
+    os.environ.update(order["environment"])
     os.chdir(order["directory"])
-    command = [sys.executable, "-I", "-S", str(_KEEPER), str(ROOT), str(pid), str(ours.fileno())]
-    os.execve(command[0], command, order["environment"])
+    del sys.argv[1:]
 
 
 def _become_daemon(ours: int) -> None:
-    """Wait for what a started process has from the beginning: streams, environment, directory."""
+    """Wait until it is to start."""
     os.closerange(3, ours)
     os.closerange(ours + 1, max(map(int, os.listdir("/proc/self/fd"))) + 1)
     with socket.socket(fileno=ours) as connection:
@@ -200,16 +227,11 @@ def _become_daemon(ours: int) -> None:
             message += part
     if not message:
         os._exit(0)  # the keeper has ended without a daemon
-    order = json.loads(message)
-    for number, descriptor in enumerate(streams):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # so the keeper has it
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    os.chdir(order["directory"])
-    del sys.argv[1:]
-    sys.exit(importlib.import_module("hfs.mounting.daemon_process").main())
+    _become_program(json.loads(message), streams)
+    if "MOUNT_TEST_INJECTED" in os.environ:
+        runpy.run_path(f"{ROOT}/tests/fuse/injected/sitecustomize.py")
+    os._exit(importlib.import_module("hfs.mounting.daemon_process").main())
 
 
 if __name__ == "__main__":

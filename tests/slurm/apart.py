@@ -10,10 +10,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-# Private copies of the machine's mounts, without those of FUSE, which they would keep alive.
+# Private copies of the machine's mounts, without those of FUSE, which they would keep alive, and overlays over them.
 _BEGIN = """
 set -e
-grep -E ' - fuse' /proc/self/mountinfo | cut -d ' ' -f 5 | tac | while read -r place; do
+grep -E ' - (fuse|overlay hfs)' /proc/self/mountinfo | cut -d ' ' -f 5 | tac | while read -r place; do
     umount -l "$place" || true
 done
 mount -t tmpfs run /run

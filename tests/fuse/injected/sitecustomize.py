@@ -93,4 +93,6 @@ _CHANGES = json.loads(os.environ.get("MOUNT_TEST_INJECTED", "[]"))
 for _change in _CHANGES:
     if "hide" in _change:
         sys.modules[_change["hide"]] = None  # type: ignore[assignment]  # an import is then a ModuleNotFoundError
+    elif (_module := sys.modules.get(_change.get("at", "").partition(":")[0])) is not None:
+        _apply(_module, _change)  # a daemon of tests/fuse/warm.py has imported before it is told of its changes
 sys.meta_path.insert(0, _Finder(_CHANGES))
