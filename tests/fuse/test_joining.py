@@ -202,25 +202,30 @@ def test_a_session_is_known_from_another_pid_namespace(source: Path, hfs_mount: 
 # -- hfs run ----------------------------------------------------------------------------------------------------------
 
 
-def test_in_place_the_command_alone_sees_the_data_at_its_source(source: Path, cache: Path) -> None:
+def test_in_place_the_command_alone_sees_the_data_at_its_source(source: Path, cache: Path, tmp_path: Path) -> None:
+    """Also one that begins within SOURCE: its working directory is that of the mount, not the one below it; one within
+    another; and, where it asks for that, at another place than the mount."""
+    given = ("--source", source, "--cache", cache)
+    command = (hfs_command(), "run", *given, "--quiet", "--")
     code = f"cat {source}/1 | cksum; id -u; touch {source}/x 2>&1; grep -c ' {source} .*fuse.hfs' /proc/self/mountinfo"
-    held = Held("--source", source, "--cache", cache).runs()
+    held = Held(*given).runs()
     with killed_at_the_end([held]):
         assert os.stat(source / "1").st_dev == os.stat(source.parent).st_dev
-        done = run(hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--", "sh", "-c", code)
+        done = run(*command, "sh", "-c", code)
         assert done.returncode == 0, done.stderr
         expected = must("sh", "-c", f"cat {source}/1 | cksum")
         assert done.stdout.startswith(f"{expected}{os.geteuid()}\n")
         assert "Read-only file system" in done.stdout
         assert done.stdout.endswith("\n1\n")
+        within = ("env", "-C", source, hfs_command(), "run", "--source", ".", "--cache", cache, "--quiet", "--")
+        assert must(*within, "stat", "-f", "-c", "%T", ".") == "fuseblk\n"
+        assert must(*command, *command, "stat", "-f", "-c", "%T", source) == "fuseblk\n"
+        place = tmp_path / "place"
+        place.mkdir()
+        there = (hfs_command(), "run", *given, "--at", place, "--quiet", "--")
+        assert must(*there, "cksum", place / "1").split()[1] == str(SIZE)
+        assert mounts_below(place) == []
         assert held.end() == 0
-    assert ours(source) == []
-
-
-def test_in_place_from_within_the_source(source: Path, cache: Path) -> None:
-    """The working directory is the one of the mount, not the one below it."""
-    script = f'cd "$1" && "$0" run --source . --cache {cache} --quiet -- stat -f -c %T .'
-    assert must("sh", "-c", script, hfs_command(), source) == "fuseblk\n"
     assert ours(source) == []
 
 
@@ -301,19 +306,6 @@ def test_it_lingers_for_the_next_task_of_an_array(source: Path, cache: Path, mon
     assert kept is not None
     must(hfs_command(), "umount", mount.mountpoint)
     assert wait_gone(kept.pid)
-
-
-def test_at_another_place_than_the_mount(source: Path, cache: Path, tmp_path: Path) -> None:
-    places = [tmp_path / "a", tmp_path / "b"]
-    for place in places:
-        place.mkdir()
-    held = Held("--source", source, "--at", places[0], "--cache", cache).runs()
-    with killed_at_the_end([held]):
-        command = (hfs_command(), "run", "--source", source, "--at", places[1], "--cache", cache, "--quiet", "--")
-        assert must(*command, "cksum", places[1] / "1").split()[1] == str(SIZE)
-        assert mounts_below(places[1]) == []
-        assert held.end() == 0
-    assert mounts_below(tmp_path) == []
 
 
 def test_a_crash_of_the_daemon_takes_no_reference_away(source: Path, cache: Path) -> None:
@@ -422,12 +414,6 @@ def test_runs_in_place_within_each_other(source: Path, cache: Path, tmp_path: Pa
         assert must(*outer, *inner, "stat", "-f", "-c", "%T", source, tmp_path / "other") == "fuseblk\nfuseblk\n"
         assert held.end() == 0
     assert ours(tmp_path / "other") == ours(source) == []
-
-
-def test_a_run_in_place_within_one_of_the_same_source(source: Path, cache: Path) -> None:
-    command = (hfs_command(), "run", "--source", source, "--cache", cache, "--quiet", "--")
-    assert must(*command, *command, "stat", "-f", "-c", "%T", source) == "fuseblk\n"
-    assert ours(source) == []
 
 
 @pytest.mark.long

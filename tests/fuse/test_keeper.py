@@ -83,12 +83,7 @@ def test_opens_and_look_ups_go_on_after_a_crash(source: Path, hfs_mount: HfsMoun
     assert hfs.pid in children(hfs.keeper)
     keeper = hfs.status()["keeper"]
     assert (keeper["pid"], keeper["restarts"], keeper["last_end"]) == (hfs.keeper, 1, "was ended by SIGKILL")
-
-
-def test_crashes_one_after_the_other(source: Path, hfs_mount: HfsMount) -> None:
-    """Each daemon that answers for a while is followed by another, whether or not one stands by."""
-    hfs = hfs_mount(source)
-    for number in (1, 2, 3):
+    for number in (2, 3):  # each is followed by another, whether or not one stands by
         hfs.crash()
         assert (hfs.path / "sub" / str(number)).read_bytes() == pattern(number, 0, SIZE)
     assert hfs.status()["keeper"]["restarts"] == 3
@@ -135,7 +130,8 @@ def test_a_mount_over_its_source_goes_on(source: Path, hfs_mount: HfsMount) -> N
 
 
 def test_a_killed_keeper_leaves_a_mount_that_serves(source: Path, hfs_mount: HfsMount) -> None:
-    """The daemon goes on, and says that nobody would follow it; unmounting and SIGTERM work."""
+    """The daemon goes on, and says that nobody would follow it; unmounting and SIGTERM work. With both killed the mount
+    is dead, never an empty directory, and the next `hfs mount` makes it anew."""
     hfs = hfs_mount(source)
     kill(hfs.keeper)
     assert (hfs.path / "file").read_bytes() == pattern(9, 0, SIZE)
@@ -147,18 +143,13 @@ def test_a_killed_keeper_leaves_a_mount_that_serves(source: Path, hfs_mount: Hfs
     assert not os.path.ismount(hfs.path)
     hfs.mounted = False
     hfs.mount()
-    kill(hfs.keeper)
-    hfs.umount()
-
-
-def test_with_keeper_and_daemon_killed_the_mount_is_dead(source: Path, hfs_mount: HfsMount) -> None:
-    """Never an empty directory; the next `hfs mount` makes it anew."""
-    hfs = hfs_mount(source)
     hfs.kill()
     with pytest.raises(OSError, match="not connected"):
         os.listdir(hfs.path)
     hfs.mount()
     assert sorted(os.listdir(hfs.path)) == ["file", "sub"]
+    kill(hfs.keeper)
+    hfs.umount()
 
 
 @pytest.mark.parametrize(
@@ -325,8 +316,9 @@ def test_a_take_over_answers_what_waits(source: Path, slow_source: SlowSource, h
     hfs.look()
 
 
-def test_a_release_that_cannot_start_leaves_the_old_one(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
-    """It dies as it is loaded, or when it is given the mount: the mount goes on as before."""
+def test_a_take_over_that_cannot_be_leaves_the_old_one(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
+    """A release that dies as it is loaded, or when it is given the mount; another SOURCE, or other options of the mount
+    itself, which are refused in words: the mount goes on as before."""
     hfs = hfs_mount(source)
     hfs.expect_warning("could not take the mount over|ERROR|Traceback")
     (tmp_path / "broken").mkdir()
@@ -340,12 +332,7 @@ def test_a_release_that_cannot_start_leaves_the_old_one(source: Path, hfs_mount:
     assert "could not take the mount over: it failed:" in done.stderr
     assert (hfs.path / "sub" / "2").read_bytes() == pattern(2, 0, SIZE)
     hfs.look()
-    assert hfs.status()["keeper"]["restarts"] == 0
-
-
-def test_what_a_take_over_cannot_change(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
-    """SOURCE, and the options of the mount itself: refused in words, nothing has happened."""
-    hfs = hfs_mount(source)
+    before = hfs.pid
     done = take_over(hfs, *hfs.options, "-o", "allow-other=no")
     assert done.returncode == 2
     assert "allow-other: the mount was made with on, and off is asked for" in done.stderr
@@ -356,9 +343,9 @@ def test_what_a_take_over_cannot_change(source: Path, hfs_mount: HfsMount, tmp_p
     none = run(hfs_command(), "mount", "--take-over", source, tmp_path / "empty", "--cache", hfs.cache)
     assert none.returncode == 1
     assert "no hfs is mounted there" in none.stderr
-    before = hfs.pid
     hfs.look()
     assert hfs.pid == before
+    assert hfs.status()["keeper"]["restarts"] == 0
 
 
 def test_a_take_over_mends_a_mount_that_refuses(source: Path, hfs_mount: HfsMount) -> None:
