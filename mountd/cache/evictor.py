@@ -261,8 +261,8 @@ class Admission:
         self._context = context
         self._evictor = evictor
         self._ready = ready
-        self.refused = False
-        """The last chunk found no room."""
+        self._refused_bytes = 0
+        """Of the last chunk, if it found no room."""
         self._behind_when_full: int | None = None
         """What the queue of the disk had refused when room was last found missing."""
 
@@ -271,11 +271,16 @@ class Admission:
         """The disk is to be written to now."""
         return self._ready.is_set() and not self._context.health.resting
 
+    @property
+    def refused(self) -> bool:
+        """The last chunk found no room, and would find none now."""
+        return self._refused_bytes > 0 and not self._context.room.fits(self._refused_bytes)
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether so much more may be charged; if not, the evictor is told."""
         if self._context.room.fits(size_bytes):
             return True
-        self.refused = True
+        self._refused_bytes = size_bytes
         self._behind_when_full = self._context.metrics["staging_behind"]
         self._evictor.refused(size_bytes)
         return False
@@ -283,7 +288,7 @@ class Admission:
     def charge(self, size_bytes: int) -> None:
         """Account for what is about to be written."""
         self._context.room.charge(size_bytes)
-        self.refused = False
+        self._refused_bytes = 0
         self._evictor.charged()
 
     def admits_nowait(self, file: StagedFile, size_bytes: int) -> bool:
