@@ -18,7 +18,6 @@ from tests.fuse.harness import (
     HfsMount,
     environment,
     hfs_command,
-    kill,
     mounts_below,
     must,
     processes_of_run,
@@ -141,13 +140,6 @@ def test_foreground(source: Path, mnt: Path, cache: Path, number: signal.Signals
     assert mounts_below(mnt) == []
 
 
-def test_a_background_daemon_ends_on_sigterm(source: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(source)
-    kill(hfs.pid, signal.SIGTERM)
-    assert mounts_below(hfs.path) == []
-    hfs.mounted = False
-
-
 def test_default_log_and_its_place(source: Path, mnt: Path, cache: Path, tmp_path: Path) -> None:
     must(hfs_command(), "mount", source, mnt, "--cache", cache)
     must(hfs_command(), "umount", mnt)
@@ -226,18 +218,9 @@ def test_run_shows_the_files_and_ends_with_the_commands_code(source: Path, mnt: 
     assert mounts_below(mnt) == []
     quiet = run(*run_arguments(source, mnt, cache, "--quiet"), "cat", mnt / "file")
     assert (quiet.returncode, quiet.stderr) == (0, "")
-
-
-def test_run_exit_codes(source: Path, mnt: Path, cache: Path) -> None:
-    for command, code in (
-        (["sh", "-c", "kill -TERM $$"], 143),
-        (["/absent/command"], 127),
-        (["/etc/passwd"], 126),
-    ):
-        done = run(*run_arguments(source, mnt, cache), *command)
-        assert done.returncode == code, done.stderr
-        assert ("mounted after" in done.stderr) == (code not in {126, 127})  # else there is nothing to tell
-        assert mounts_below(mnt) == []
+    absent = run(*run_arguments(source, mnt, cache), "/absent/command")
+    assert (absent.returncode, absent.stderr.count("\n")) == (127, 1)  # nothing is told of what did not run
+    assert mounts_below(mnt) == []
 
 
 WAITER = """

@@ -1,16 +1,13 @@
 """Hints end to end: a script with two more lines, and `hfs-hint` beside one without, on a real mount."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.harness import HfsMount, hfs_command, must, run
+from tests.fuse.harness import hfs_command, run
 
 pytestmark = pytest.mark.fuse
-
-HFS_HINT = (sys.executable, "-c", "from hfs.cli.hint import main; main()")
 
 JOB = """
 import random, sys
@@ -39,16 +36,6 @@ def tree(folder: Path, count: int = 50) -> Path:
     for i in range(count):
         (folder / f"{i:04d}").write_bytes(b"%04d" % i * (1 + i))
     return folder
-
-
-def test_a_hinted_job_is_followed_and_reads_its_bytes(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(tree(tmp_path / "source"))
-    must(sys.executable, "-c", JOB, hfs.path, "50")
-    hints = json.loads(must(*HFS_HINT, "show", "--mount", hfs.path, "--json"))
-    (learner,) = hints["past"]
-    assert (learner["name"], learner["samples"], learner["epoch"]) == ("job", 50, 1)
-    assert [(epoch["epoch"], epoch["batches"]) for epoch in learner["epochs"]] == [(0, 50), (1, 50)]
-    assert "job, rank 0 of 1" in must(hfs_command(), "status", "--all", hfs.path)
 
 
 def test_the_summary_of_a_run_says_where_the_time_went(tmp_path: Path) -> None:

@@ -162,16 +162,6 @@ def warnings_of(logs: Logs) -> list[str]:
     return [record.getMessage() for record in logs.records if record.name == "hfs.hint"]
 
 
-def test_no_daemon_is_one_warning(tmp_path: Path, logs: Logs) -> None:
-    names = tree(tmp_path, 12)
-    logs.expect("in no mount of hfs .*the training goes on without hints")
-    order = np.random.default_rng(1).permutation(12)
-    sampler = hinted(order, files=[tmp_path / name for name in names])
-    for _ in range(3):
-        assert list(sampler) == order.tolist()
-    assert len(warnings_of(logs)) == 1
-
-
 def test_the_daemon_dies_in_mid_epoch(tmp_path: Path, hfs_mount: HfsMount, logs: Logs) -> None:
     """Its reads fail as those of any dead mount do; the sampler fails never, and says it once."""
     names = tree(tmp_path / "tree", 40)
@@ -241,25 +231,6 @@ def test_two_learners_of_a_job(tmp_path: Path, slow_source: SlowSource, hfs_moun
         assert sorted(read) == sorted(digests_of(names))
     assert slow.counters()["read_bytes"] == total_of(names)
     assert sorted(each["rank"] for each in hfs.status()["hints"]["past"]) == [0, 1]
-
-
-@needs_torch
-def test_a_second_learner_of_the_same_rank_is_refused(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    names = tree(tmp_path / "tree", 40)
-    hfs = hfs_mount(tmp_path / "tree")
-    hfs.expect_warning("has joined already")
-    same = {"root": str(hfs.path), "names": names, "seeded": True, "rank": 1, "world": 2}
-    with start(**same, held=True) as one:
-        assert one.stdout.readline() == "begun\n"
-        with start(**same) as other:
-            result, warning = finish(other)
-        assert "rank 1 of 2 has joined already" in warning
-        assert "the training goes on without hints" in warning
-        assert warning.count("WARNING") == 1
-        mine, nothing = finish(one)
-    assert nothing == ""
-    assert result["epochs"] == mine["epochs"]
-    assert set(result["epochs"][0]) <= set(digests_of(names))
 
 
 def start(**settings: Any) -> subprocess.Popen[str]:

@@ -139,15 +139,6 @@ def test_another_mountpoint_shows_the_same_mount(source: Path, hfs_mount: HfsMou
     hfs.look()
 
 
-def test_other_options_are_refused_and_named(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
-    hfs = hfs_mount(source, "--immutable")
-    (tmp_path / "second").mkdir()
-    said = run(hfs_command(), "mount", source, tmp_path / "second", "--cache", hfs.cache, "--ttl", "5")
-    assert said.returncode == 2
-    assert "immutable: it has on, and off is asked for" in said.stderr
-    assert "ttl: it has 60, and 5 is asked for" in said.stderr
-
-
 def test_a_session_that_joined_holds_the_mount(source: Path, hfs_mount: HfsMount) -> None:
     """Two tasks of a job array: the first to end does not take the mount from the other."""
     hfs = hfs_mount(source)

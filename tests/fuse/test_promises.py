@@ -52,26 +52,6 @@ def test_one_node_one_version(tmp_path: Path, hfs_mount: HfsMount) -> None:
     same(hfs.path / "f", 2, size)
 
 
-def test_a_replaced_file_is_seen_within_the_time_to_live(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """A new open sees a change of the source: by size, mtime, ctime or inode, also when all but ctime are put back."""
-    path = tmp_path / "source" / "f"
-    write(path, 1, 1000)
-    hfs = hfs_mount(path.parent, "--ttl", "0")
-    same(hfs.path / "f", 1, 1000)
-    before = path.stat()
-    path.write_bytes(pattern(3, 0, 1000))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    same(hfs.path / "f", 2, 1000)
-    write(path.parent / "new", 3, 777)
-    os.replace(path.parent / "new", path)
-    same(hfs.path / "f", 3, 777)
-    path.unlink()
-    with pytest.raises(FileNotFoundError):
-        (hfs.path / "f").stat()
-    write(path, 4, 5)
-    same(hfs.path / "f", 4, 5)
-
-
 @pytest.mark.in_modes("passthrough", "stateless")
 def test_the_source_is_read_once(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
     """The source is read once: by any number of processes, over any number of epochs that the cache holds."""
@@ -229,20 +209,6 @@ def test_names_attributes_and_symbolic_links_into_the_source_are_shown_as_they_a
     os.readlink(hfs.path / "outside")
     status = hfs.status()["source"]
     assert (status["absolute_links"], status["absolute_links_named"]) == (1, ["inside"])
-
-
-def test_a_mount_over_its_own_source(tmp_path: Path, hfs_mount: HfsMount) -> None:
-    """`--over` allows a MOUNTPOINT that is not empty, SOURCE itself included."""
-    source = tmp_path / "source"
-    write(source / "d" / "f", 1, 3 * CHUNK)
-    inode = (source / "d" / "f").stat().st_ino
-    hfs = hfs_mount(source, "--over", at=source)
-    same(source / "d" / "f", 1, 3 * CHUNK)
-    assert (source / "d" / "f").stat().st_ino == inode
-    with pytest.raises(OSError, match="Read-only"):
-        (source / "new").touch()
-    hfs.umount()
-    (source / "new").touch()
 
 
 def test_our_own_extended_attributes(tmp_path: Path, hfs_mount: HfsMount) -> None:

@@ -227,15 +227,6 @@ def test_what_found_no_room_and_changed_is_not_read_as_if_it_were_the_same(plain
     assert gone > FILES // 4
 
 
-def test_siblings_are_fetched_ahead(plain: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(plain, env=SETTLED)
-    for number in range(40):
-        check(hfs.path / "1" / str(number), 1, number)
-    while int(hfs.status()["counters"]["sibling_files"]["value"]) < FILES // 5:
-        pass
-    read_all(hfs)
-
-
 def test_all_siblings_are_fetched_also_more_than_find_a_place_in_the_queue(tmp_path: Path, hfs_mount: HfsMount) -> None:
     (tmp_path / "many").mkdir()
     count = 6000

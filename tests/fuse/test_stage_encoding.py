@@ -4,7 +4,6 @@ Readers get the source's bytes in every epoch, after a kill and a remount, with 
 shrink are not passed through, the others are; `hfs status` says what was decided.
 """
 
-import json
 import os
 import sys
 import time
@@ -184,12 +183,6 @@ def test_without_the_library_the_mount_says_what_to_install(source: Path, hfs_mo
         hfs_mount(source, *AUTO, env={"PYTHONPATH": path})
     hfs = hfs_mount(source, env={"PYTHONPATH": path})
     epoch(hfs)
-
-
-def test_the_configuration_shows_it(source: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(source, *AUTO)
-    assert hfs.status()["config"]["stage-encoding"] == {"value": "auto", "origin": "command line"}
-    assert json.dumps(hfs.status()["counters"]["staging_encoded_chunks"])
 
 
 def test_small_files_that_nobody_has_read_are_kept_encoded(tmp_path: Path, hfs_mount: HfsMount) -> None:

@@ -41,6 +41,7 @@ ROWS = (
     Row("hfs mount {d} {d}/images --cache {c}", 2, ("MOUNTPOINT {d}/images: not empty; choose an empty", "--over")),
     Row(f"{PLACES} {{d}}/cache", 2, ("cache {d}/cache: inside SOURCE {d}; choose a directory",)),
     Row(f"{PLACES} {{t}}/m/c", 2, ("cache {t}/m/c: inside MOUNTPOINT {t}/m; choose a directory",)),
+    Row(f"{PLACES} {{d}}/../t/file/x", 2, ("cache {t}/file/x: not a directory; give a directory on a disk",)),
     Row(f"{PLACES} {{c}} --cache-size 10X", 2, ('cache-size: "10X" is not possible (command line); allowed:', KINDS)),
     Row(f"{PLACES} {{c}} --cache-size 5", 2, ("cache-size: 5 is not possible", "allowed: at least one chunk: 8388608")),
     Row(f"{PLACES} {{c}} --chunk 5M", 2, ('chunk: "5M" is not possible', "allowed: a power of two from 64K to 64M")),

@@ -105,19 +105,6 @@ def test_environment_and_file_stand_behind_the_command_line(tmp_path: Path, monk
     assert not started("run", "--source", "/s", "--at", "/m", "true")[0].foreground
 
 
-def test_all_faults_are_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HFS_CHUNK", "3M")
-    monkeypatch.setenv("HFS_NOPE", "1")
-    result = hfs("mount", "/s", "--cache", "/c", "--cache-size", "10Q", "-o", "rw")
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert [line.split(": ")[:2] for line in lines] == [
-        ["hfs", key] for key in ("environment HFS_NOPE", "HFS_CHUNK", "-o", "cache-size", "mountpoint")
-    ]
-    assert hfs("run", "--at", "/m", "--", "true").exit_code == 125
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

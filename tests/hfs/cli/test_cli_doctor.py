@@ -97,10 +97,6 @@ def test_a_configuration_that_cannot_be_read_is_a_finding(hfs: Run, monkeypatch:
     assert "kernel: Linux 6.10" in done.stdout, "the checks go on"
 
 
-def test_what_is_wrong_with_the_command_line_is_usage(hfs: Run) -> None:
-    assert hfs("--nothing").exit_code == 2
-
-
 def test_other_commands_do_not_wait_for_the_doctor() -> None:
     """It is imported when it is asked for."""
     code = "import sys, hfs.cli; print([name for name in sys.modules if 'doctor' in name])"

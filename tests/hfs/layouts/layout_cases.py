@@ -169,9 +169,9 @@ def npz_read(path: Path) -> list[Pieces]:
         return [[x.tobytes(), y.tobytes()] for x, y in zip(arrays["x"], arrays["y"], strict=True)]
 
 
-def hdf5_writer(**options: Any) -> Callable[[Path, Sequence[int]], None]:
+def hdf5_writer(user_block: int = 0, **options: Any) -> Callable[[Path, Sequence[int]], None]:
     def write(path: Path, sizes: Sequence[int]) -> None:
-        with h5py.File(path, "w") as file:
+        with h5py.File(path, "w", userblock_size=user_block) as file:
             file.create_dataset("g/x", data=rows(len(sizes), 6), **options)
             file["y"] = np.arange(len(sizes))
 
@@ -253,6 +253,7 @@ CASES = [
     Case("npy", "plain", npy_write, npy_read, joined, ".npy"),
     Case("npz", "two arrays", npz_write, npz_read, lambda _, p: p, ".npz", {"dataset": ("x", "y")}),
     Case("hdf5", "contiguous", hdf5_writer(), hdf5_read, lambda _, p: p, ".h5", {"dataset": ("g/x", "y")}),
+    Case("hdf5", "user block", hdf5_writer(1 << 20), hdf5_read, lambda _, p: p, ".h5", {"dataset": ("g/x", "y")}),
     Case(
         "hdf5",
         "chunked",

@@ -91,18 +91,6 @@ def test_shards(tmp_path: Path, case: Case) -> None:
     holds(case, build([str(path) for path in paths], str(tmp_path), options=case.options), tmp_path, paths)
 
 
-@pytest.mark.slow
-@each_format
-def test_the_layout_file_has_at_most_24_bytes_an_extent(tmp_path: Path, case: Case) -> None:
-    path = tmp_path / f"data{case.suffix}"
-    case.write(path, [7 + number % 50 for number in range(1000)])
-    layout = build([str(path)], str(tmp_path), options=case.options)
-    layout.save(str(tmp_path / "x.layout"))
-    assert layout.samples == 1000
-    constant = 4096 + len(layout.names)
-    assert (tmp_path / "x.layout").stat().st_size <= constant + 24 * max(layout.samples, layout.extent_count)
-
-
 @each_format
 def test_no_samples(tmp_path: Path, case: Case) -> None:
     path = tmp_path / f"data{case.suffix}"

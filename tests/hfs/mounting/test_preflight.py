@@ -54,25 +54,6 @@ def test_good_places_pass_and_the_cache_is_made(config: Config, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "line"),
-    [
-        ("source", "no", "SOURCE {r}/no: no such directory; give the directory to show"),
-        ("source", "s/file", "SOURCE {r}/s/file: not a directory; give the directory to show"),
-        ("mountpoint", "no", "MOUNTPOINT {r}/no: no such directory; make it: mkdir -p {r}/no"),
-        ("mountpoint", "s/file", "MOUNTPOINT {r}/s/file: not a directory; give an empty directory"),
-        ("mountpoint", "s", "MOUNTPOINT {r}/s: not empty; choose an empty directory, or --over to hide what is there"),
-        ("cache", "s/x", "cache {r}/s/x: inside SOURCE {r}/s; choose a directory on a disk of this machine"),
-        ("cache", "m", "cache {r}/m: inside MOUNTPOINT {r}/m; choose a directory on a disk of this machine"),
-        ("cache", "s/../f/x", "cache {r}/f/x: not a directory; give a directory on a disk of this machine"),
-    ],
-)
-def test_one_bad_place(config: Config, tmp_path: Path, field: str, value: str, line: str) -> None:
-    root = str(tmp_path.resolve())
-    (tmp_path / "f").write_text("")
-    assert refusal(absolute(changed(config, **{field: f"{root}/{value}"})), ConfigError) == [line.format(r=root)]
-
-
-@pytest.mark.parametrize(
     ("place", "error", "words"),
     [
         ("source", PermissionError(13, "Permission denied"), f"may not be read by user {os.geteuid()}"),

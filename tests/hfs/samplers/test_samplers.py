@@ -68,14 +68,6 @@ def test_groups_are_read_one_after_the_other_and_whole(size: tuple[int, int, int
     assert len(pieces) <= -(-n // group) + 2 * (world - 1)
 
 
-def test_the_papers_cosmoflow_has_one_file_a_learner_at_64() -> None:
-    """N = 8192, B = 128, P = 64: N/(B P) = 1 group of 128 samples each; at 32 learners 2."""
-    for world, groups in ((64, 1), (32, 2)):
-        extents = np.stack([sampler.extents() for sampler in learners(8192, 128, world)])
-        assert extents.shape == (world, groups, 2)
-        assert np.array_equal(np.sort(extents[:, :, 0].ravel()), np.arange(0, 8192, 128))
-
-
 def test_the_order_is_that_of_seed_and_epoch() -> None:
     sampler = GroupShuffleSampler(1000, 16, 7, 1, 3, epoch=4)
     first = list(sampler)

@@ -366,20 +366,6 @@ async def test_what_could_not_be_given_back_is_overwritten_as_it_is(
     await verify(str(tmp_path))
 
 
-async def test_more_fits_than_as_it_is(tmp_path: Path) -> None:
-    files = 40
-    capacity = files * CHUNK_BYTES // 2
-    async with healthy_staging(tmp_path, encoding=True, capacity_bytes=capacity) as staging:
-        for seed in range(files):
-            await stage(staging, SHRINKS + seed, CHUNK_BYTES, b"%d" % seed)
-        statistics = staging.statistics()
-        assert statistics.bytes == statistics.shrunk_bytes == files * CHUNK_BYTES
-        assert disk_bytes(str(tmp_path)) <= statistics.room_bytes < capacity
-        assert await staging.evictions.evict_paths([b"7", b"8"]) == (2, 2 * statistics.room_bytes // files)
-        assert staging.statistics().shrunk_bytes == (files - 2) * CHUNK_BYTES
-    await verify(str(tmp_path), capacity)
-
-
 # -- the library that decodes them is missing, too old, or broken -----------------------------------------------------
 
 

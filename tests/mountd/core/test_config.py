@@ -178,14 +178,6 @@ def test_an_impossible_value_names_key_value_place_and_what_is_allowed(name: str
     assert str(from_command.value).startswith(f"{name}: ")
 
 
-def test_the_size_of_the_contract() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load({**PLACES, "cache_size": "10Q"}, {}, [])
-    assert str(caught.value) == (
-        'cache-size: "10Q" is not possible (command line); allowed: a size like 500G or 1.5TB (K=KiB=1024, KB=1000)'
-    )
-
-
 def test_all_faults_together(tmp_path: Path) -> None:
     file = write(tmp_path / "c.toml", "cache-sise = '1G'\nttl = 'x'\n[section]\nchunk = 1")
     with pytest.raises(ConfigError) as caught:

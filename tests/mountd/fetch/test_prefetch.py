@@ -104,42 +104,18 @@ async def running(
         nursery.cancel_scope.cancel()
 
 
-async def test_hints_after_windows_and_before_fills() -> None:
-    fetches = FakeFetches()
-    foresight = FakeForesight([1, 2], fetches)
-    async with running(fetches, 1, foresight) as (prefetch, _):
-        node, file = large(b"f", 2)
-        prefetch.fill_nowait(node, file)
-        prefetch.hints_nowait()
-        prefetch.window_nowait(*large(b"w"), [3])
-        await trio.sleep(10)
-    assert fetches.order == [(b"w", 3), 1, 2, (b"f", 0), (b"f", 1)]
-
-
-async def test_hints_wait_while_a_reader_waits_for_the_source() -> None:
-    fetches = FakeFetches()
-    fetches.waits = True
-    async with running(fetches, 1, FakeForesight([1], fetches)) as (prefetch, _):
-        prefetch.hints_nowait()
-        await trio.sleep(10)
-        assert fetches.order == []
-        fetches.waits = False
-        prefetch.demand_served_nowait()
-        await trio.sleep(10)
-    assert fetches.order == [1]
-
-
-async def test_windows_before_fills_before_siblings() -> None:
+async def test_windows_before_hints_before_fills_before_siblings() -> None:
     fetches = FakeFetches()
     node, file = large(b"f", 2)
     other, window = large(b"w", 9)
     fetches.siblings = [(node, b"sibling")]
-    async with running(fetches, 1) as (prefetch, _):
+    async with running(fetches, 1, FakeForesight([1, 2], fetches)) as (prefetch, _):
         prefetch.siblings_nowait()
         prefetch.fill_nowait(node, file)
+        prefetch.hints_nowait()
         prefetch.window_nowait(other, window, [7, 8])
         await trio.sleep(10)
-    assert fetches.order == [(b"w", 7), (b"w", 8), (b"f", 0), (b"f", 1), b"sibling"]
+    assert fetches.order == [(b"w", 7), (b"w", 8), 1, 2, (b"f", 0), (b"f", 1), b"sibling"]
 
 
 async def test_workers_bound_what_runs_at_once() -> None:
@@ -205,15 +181,16 @@ async def test_what_is_not_urgent_pauses_while_a_reader_waits_and_goes_on_after(
     fetches.waits = True
     node, file = large(b"f", 2)
     fetches.siblings = [(node, b"s")]
-    async with running(fetches, 2) as (prefetch, _):
+    async with running(fetches, 2, FakeForesight([1], fetches)) as (prefetch, _):
         prefetch.fill_nowait(node, file)
         prefetch.siblings_nowait()
+        prefetch.hints_nowait()
         await trio.sleep(10)
         assert fetches.order == []
         fetches.waits = False
         prefetch.demand_served_nowait()
         await trio.sleep(10)
-    assert sorted(map(str, fetches.order)) == sorted(map(str, [(b"f", 0), (b"f", 1), b"s"]))
+    assert sorted(map(str, fetches.order)) == sorted(map(str, [(b"f", 0), (b"f", 1), b"s", 1]))
 
 
 async def test_a_fill_ends_when_the_cache_has_no_room() -> None:

@@ -57,20 +57,6 @@ async def test_what_was_closed_is_opened_again_without_us() -> None:
         assert node.opens == 0
 
 
-async def test_a_close_that_comes_to_us_is_counted() -> None:
-    """Its request was read before the table had the node."""
-    plane = FakePlane()
-    async with served(plane) as (parts, node):
-        handle = plane.open(node.id)
-        assert handle == plane.open(node.id)
-        assert handle is not None
-        parts.opening.close(handle)
-        assert (node.opens, len(parts.delegations)) == (1, 0), "one has it open, so it is not delegated"
-        parts.opening.close(handle)
-        assert (node.opens, len(parts.delegations)) == (0, 1)
-        assert plane.open(node.id) != handle, "no number stands for two"
-
-
 @pytest.mark.parametrize("still_open", [0, 1])
 async def test_what_changes_is_called_back_first(still_open: int) -> None:
     plane = FakePlane()

@@ -117,17 +117,6 @@ async def test_a_file_that_has_changed_gets_another_node_and_the_old_one_lives_o
         assert await parts.read(again, 0, SIZE) == mount.source.content(b"d/f", Extent(0, SIZE))
 
 
-async def test_a_handle_whose_bytes_nobody_has_is_stale() -> None:
-    mount = Mount()
-    async with mount.daemon() as parts:
-        number = await parts.open(b"d/f")
-    mount.staging.chunks.clear()
-    mount.change(b"d/f")
-    async with mount.daemon() as parts:
-        with pytest.raises(VersionChanged):
-            await parts.read(number, 0, 10)
-
-
 async def test_what_was_not_noted_is_stale() -> None:
     mount = Mount()
     async with mount.daemon() as parts:
@@ -153,19 +142,6 @@ async def test_a_source_that_is_silent_does_not_hold_what_was_known() -> None:
         assert trio.current_time() < 1
         assert (await told(parts, b"d/f")).id == node
         assert trio.current_time() < 6
-
-
-async def test_a_close_is_told_to_the_next_daemon() -> None:
-    mount = Mount()
-    async with mount.daemon() as parts:
-        number = await parts.open(b"d/f")
-    async with mount.daemon() as parts:
-        node = parts.handles.file(number).node
-        assert (node.opens, parts.staging.pins) == (1, 1)
-        parts.opening.close(number)
-        assert (node.opens, parts.staging.pins) == (0, 0)
-    async with mount.daemon() as parts:
-        assert parts.handles.statistics() == {"files": 0, "directories": 0}
 
 
 async def test_a_file_passed_through_keeps_its_backing_file_until_the_last_close() -> None:

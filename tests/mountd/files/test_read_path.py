@@ -15,11 +15,6 @@ from hfs.policies.geometry import Extent
 from tests.support.fake_source import FakeSource
 from tests.support.read_parts import CHUNK, daemon, with_file
 
-"""Larger than 256 KiB: smaller chunks are always fetched whole."""
-
-
-"""Who opens."""
-
 
 async def test_many_readers_of_one_chunk_read_the_source_once() -> None:
     async with daemon(with_file(CHUNK)) as parts:

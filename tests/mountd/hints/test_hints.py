@@ -30,20 +30,6 @@ from tests.support.hinted_orders import SIZE, joined, list_of, order, samples_of
 from tests.support.read_parts import CHUNK, Parts, daemon
 
 
-async def test_files_are_staged_in_the_order_of_their_use() -> None:
-    async with daemon(source_of(40), workers=1) as parts:
-        learner = await joined(parts, list_of(40))
-        wanted = np.random.default_rng(1).permutation(40).tolist()
-        await told(learner, order(wanted))
-        await trio.sleep(10)
-        read = [int(path[2:]) for path, _ in parts.source.reads]
-        assert sorted(read) == sorted(wanted)
-        # Sixteen are fetched at a time, in whatever order.
-        assert all(abs(read.index(i) - place) < 16 for place, i in enumerate(wanted))
-        assert learner.shown()["staged_share"] == 1.0
-        assert parts.metrics["hinted_bytes"] == 40 * SIZE
-
-
 async def test_attributes_are_asked_for_file_by_file_in_the_window_and_not_all_at_once() -> None:
     source = source_of(200)
     async with daemon(source, workers=1) as parts:
@@ -115,18 +101,6 @@ async def test_where_the_next_order_is_not_known_nothing_moves() -> None:
         assert len(parts.source.reads) <= 20 + 2 * 15
 
 
-async def test_a_missing_file_is_counted_and_the_rest_is_fetched(logs: Logs) -> None:
-    logs.expect("names what cannot be had")
-    source = source_of(4)
-    del source.tree[b"d/2"]
-    async with daemon(source, workers=1) as parts:
-        learner = await joined(parts, list_of(4))
-        await told(learner, order([2, 3, 0, 1]))
-        await trio.sleep(10)
-        assert [path for path, _ in source.reads] == [b"d/3", b"d/0", b"d/1"]
-        assert parts.metrics["hints_missing"] == 1
-
-
 @pytest.mark.parametrize("path", [b"../x", b"/etc/passwd", b"d/../../x", b"", b"d", b"x" * 300])
 async def test_names_that_lead_nowhere_harm_nobody(path: bytes, logs: Logs) -> None:
     logs.expect("names what cannot be had")
@@ -155,8 +129,9 @@ async def test_a_large_file_that_is_one_sample_is_staged_whole() -> None:
         learner = await joined(parts, list_of(2))
         await told(learner, order([1, 0]))
         await trio.sleep(10)
-        assert all(file.complete for file in parts.staging.known.values())
+        assert staged(parts) == {0, 1}
         assert [path for path, _ in source.reads] == [b"d/1"] * 4 + [b"d/0"] * 4
+        assert parts.metrics["hinted_bytes"] == learner.shown()["ahead_bytes"] == 2 * (3 * CHUNK + 5)
 
 
 async def test_a_sample_that_is_due_before_its_chunk_is_fetched_alone() -> None:
@@ -417,15 +392,6 @@ async def test_layouts_that_nobody_follows_are_forgotten_in_the_end() -> None:
         for count in range(1, 12):
             (await joined(parts, list_of(count))).leave()
         assert len(parts.learners.plans) == 4
-
-
-async def test_what_is_fetched_of_samples_of_several_chunks_counts_as_any_other() -> None:
-    async with daemon(source_of(3, 5 * CHUNK // 2), workers=1) as parts:
-        learner = await joined(parts, list_of(3))
-        await told(learner, order([2, 1, 0]))
-        await trio.sleep(10)
-        assert staged(parts) == {0, 1, 2}
-        assert parts.metrics["hinted_bytes"] == learner.shown()["ahead_bytes"] == 3 * 5 * CHUNK // 2
 
 
 async def test_an_order_may_be_told_by_parts_of_the_epoch() -> None:

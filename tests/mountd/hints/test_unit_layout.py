@@ -165,9 +165,3 @@ def test_a_sample_without_bytes_needs_nothing() -> None:
     assert layout.count_uses(np.array([4, 3, 0, 1, 2])) == len(units)
     assert layout.uses(np.array([0, 2, 4]))[0].tolist() == []
     assert layout.count_uses(np.array([0, 2, 4])) == 0
-
-
-def test_an_empty_order_needs_nothing() -> None:
-    units, at = divided(with_extents()).uses(np.array([], np.int64))
-    assert units.tolist() == []
-    assert at is None

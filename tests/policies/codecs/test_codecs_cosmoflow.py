@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from hfs.policies.codecs import Unencodable, cosmoflow
 from hfs.policies.codecs.cosmoflow import GROUP, PLAIN, Tables, decode, encode
@@ -124,9 +123,3 @@ def test_damaged_parts_are_found_before_they_lead_outside(change: dict[str, Any]
     tables.check()
     with pytest.raises(Unencodable):
         dataclasses.replace(tables, **change).check()
-
-
-@given(hnp.arrays(np.uint16, (40, 4)))
-@settings(deadline=None)
-def test_fuzzed_values(array: Any) -> None:
-    assert (restored(encode(array), 4) == array).all()
