@@ -146,6 +146,11 @@ _MEANT = {
 of the group that has what it is here; of other groups it may be anything."""
 _NEARLY = 0.75
 """So alike a word and a command of another group are, where it is meant by it."""
+_GONE = {
+    "hfs status --plot": "hfs mount --metrics has monitoring draw the traffic (docs/monitoring.md)",
+    "hfs plan --imbalance": "hfs plan --step-samples N counts it into its epochs",
+}
+"""Options that earlier builds had, and what there is instead."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -276,6 +281,8 @@ def said(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         from hfs.mountd.core.config import KEYS
 
+        if error.ctx and (instead := _GONE.get(f"{error.ctx.command_path} {error.option_name}")):
+            return f"no option {error.option_name} any more: {instead}"
         name = error.option_name.lstrip("-")
         takes_keys = error.ctx and any(one.name == "options" for one in error.ctx.command.params)
         if takes_keys and any(key.name == name for key in KEYS):

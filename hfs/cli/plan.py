@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 from rich.markup import escape
 from rich.table import Table
 
-from hfs.cli import figures, pictures, render
+from hfs.cli import figures, render
 from hfs.cli.command import Command
-from hfs.cli.pictures import TITLES
 from hfs.cli.shared import complain
 from hfs.mountd.core.config.key import parse_size
 from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
 from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
-from hfs.policies.cluster.cost_model import WAYS, expected_imbalance, imbalance
+from hfs.policies.cluster.cost_model import WAYS
 
 _NODES = "1,2,4,8,16,32,64,128,256,512,1024"
 _STEP_SAMPLES = 128
@@ -28,21 +28,22 @@ _NEEDED = ("storage", "train")
 """Rates that nobody can assume."""
 _REMOTE = "12.5GB/s"
 """One link of 100 Gbit/s for all nodes together: little for a cluster, and what the plan then says holds anywhere."""
-_IMBALANCE_STEPS = 256
-_STEPS_OF_THE_PAPER = (32, 64, 128)
-_MOST_SAMPLES = 1 << 26
-"""Nodes x samples of a step x the 64 batches of the simulated epoch: 700 MB."""
-_EPOCH_BATCHES = 64
+
+_TITLES = {
+    "direct": "direct",
+    "node_cache": "node cache",
+    "distributed": "shared caches",
+    "locality": "locality-aware",
+}
+"""Of the ways in which an epoch is loaded."""
+_COLOURS = {"direct": "#c0392b", "node_cache": "#e08e0b", "distributed": "#2e86c1", "locality": "#1e8449"}
 
 _RATE_HELP = "Like 200MB/s or '1300 samples/s'."
 
 
 @click.command(
     cls=Command,
-    examples=[
-        "hfs plan --dataset 150GB --samples 1281167 --storage-rate 5GB/s --train-rate '1400 samples/s'",
-        "hfs plan --imbalance --nodes 4,16,64",
-    ],
+    examples=["hfs plan --dataset 150GB --samples 1281167 --storage-rate 5GB/s --train-rate '1400 samples/s'"],
 )
 @click.option("--dataset", metavar="SIZE|PATH", help="The data set: its size, like 150GB, or where it lies.")
 @click.option("--samples", type=click.IntRange(min=1), help="How many. [default: the files at or below PATH]")
@@ -62,10 +63,9 @@ _RATE_HELP = "Like 200MB/s or '1300 samples/s'."
 )
 @click.option("--measure", is_flag=True, help="Measure on this machine what is not given: needs a PATH; 5 s a rate.")
 @click.option("--cache-dir", metavar="DIR", help="Where --measure measures the cache. [default: that of PATH's mount]")
-@click.option("--imbalance", is_flag=True, help="Instead: which share of a batch moves between nodes for balance.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.option("--plot", metavar="FILE", type=click.Path(dir_okay=False), help="Draw it as well (needs matplotlib).")
-def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: Any) -> None:
+def plan(nodes: str, as_json: bool, plot: str | None, **given: Any) -> None:
     """Say how long an epoch takes on 1 to 1024 nodes and where more nodes gain nothing.
 
     Four ways of loading: directly from SOURCE; with a cache on each node; with caches that the nodes share; and with
@@ -74,20 +74,26 @@ def plan(nodes: str, imbalance: bool, as_json: bool, plot: str | None, **given: 
     --preprocess-rate and --local-rate of one node.
     """
     if plot is not None:
-        pictures.check(plot)
+        _check_plot(plot)
     counts = nodes_of(nodes)
-    if imbalance:
-        if unused := [name for name, value in given.items() if value and name != "step_samples"]:
-            raise ConfigError(f"--imbalance needs no --{unused[0].replace('_', '-')}: only --nodes and --step-samples")
-        _simulate_imbalance(counts, given["step_samples"], as_json=as_json, plot=plot)
-        return
     found = epochs(_inputs(**given), counts)
     if as_json:
         click.echo(json.dumps(found))
     else:
         _show(found)
     if plot is not None:
-        pictures.draw_epochs(found, plot)
+        _draw(found, plot)
+
+
+def _check_plot(file: str) -> None:
+    """See that a picture can be drawn there, before anything is asked or computed for it. Raises ConfigError."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("--plot needs matplotlib: pip install matplotlib")
+    folder = os.path.dirname(os.path.abspath(file))
+    if not os.path.isdir(folder):
+        raise ConfigError(f"--plot {file}: {folder} is no directory")
+    if os.path.splitext(file)[1] not in {".png", ".svg", ".pdf"}:
+        raise ConfigError(f"--plot {file}: give a file that ends in .png, .svg or .pdf")
 
 
 def _inputs(
@@ -214,42 +220,42 @@ def _measured(
     return rates
 
 
-def _simulate_imbalance(nodes: Sequence[int], step_samples: int | None, *, as_json: bool, plot: str | None) -> None:
-    """Print, and draw, the share of a global batch that has to move, in batches of each kind (Yang and Cong,
-    figure 6). Raises ConfigError where that is more than fits in memory."""
-    import numpy as np
+def _draw(found: Mapping[str, Any], file: str) -> None:
+    """Seconds of an epoch over the number of nodes, both logarithmic; the paper's figure 1, for each way of loading.
+    Raises ConfigError where the picture cannot be kept."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    rows: list[dict[str, Any]] = []
-    for samples in _STEPS_OF_THE_PAPER if step_samples is None else (step_samples,):
-        for count in nodes:
-            if count == 1:
-                continue  # has all of it
-            if count * samples * _EPOCH_BATCHES > _MOST_SAMPLES:
-                estimate = expected_imbalance(count, samples)
-                raise ConfigError(
-                    f"{count} nodes with {samples} samples a step are too many to simulate;"
-                    f" the estimate is {estimate:.2%}"
-                )
-            shares = imbalance(count, samples, _IMBALANCE_STEPS, seed=0, epoch_batches=_EPOCH_BATCHES)
-            low, median, high = np.quantile(shares, (0.25, 0.5, 0.75)).tolist()
-            estimate = expected_imbalance(count, samples)
-            row = {"step_samples": samples, "nodes": count, "median": median, "quartile_1": low, "quartile_3": high}
-            rows.append({**row, "estimate": estimate, "shares": shares.tolist()})
-    if not rows:
-        raise ConfigError("--imbalance needs 2 nodes or more: one node has all of each batch")
-    if as_json:
-        click.echo(json.dumps({"steps": _IMBALANCE_STEPS, "imbalance": rows}))
-    else:
-        _show_imbalance(rows)
-    if plot is not None:
-        pictures.draw_imbalance(rows, plot)
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)  # needs no screen
+    axis = figure.subplots()
+    nodes = [row["nodes"] for row in found["epochs"]]
+    # Ways that take the same time lie on each other: the later ones are narrower, so that all are seen.
+    for width, way in zip((8, 6, 4, 2), WAYS, strict=True):
+        seconds = [row[f"{way}_s"] for row in found["epochs"]]
+        colour, title = _COLOURS[way], _TITLES[way]
+        axis.plot(nodes, seconds, color=colour, linewidth=width, marker="o", markersize=width + 2, label=title)
+    training = [row["train_s"] for row in found["epochs"]]
+    axis.plot(nodes, training, color="black", linestyle=":", linewidth=1.5, label="training alone")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(nodes, [str(count) for count in nodes])
+    axis.minorticks_off()
+    axis.set_xlabel("nodes")
+    axis.set_yscale("log")
+    axis.set_ylabel("seconds of an epoch")
+    axis.grid(visible=True, alpha=0.3)
+    axis.legend()
+    try:
+        figure.savefig(file, dpi=120)
+    except OSError as error:
+        raise ConfigError(f"--plot {file}: cannot be written ({error.strerror}); give another FILE") from None
 
 
 def _show(found: Mapping[str, Any]) -> None:
     """Print what `hfs.planning.planning.epochs` has found."""
     console = render.stdout()
     console.print(_inputs_table(found["inputs"]))
-    table = _table("an epoch after the first", "nodes", "training", *(TITLES[way] for way in WAYS))
+    table = _table("an epoch after the first", "nodes", "training", *(_TITLES[way] for way in WAYS))
     for row in found["epochs"]:
         cells = [figures.duration(row["train_s"])]
         for way in WAYS:
@@ -262,7 +268,7 @@ def _show(found: Mapping[str, Any]) -> None:
     for way in WAYS:
         least: list[int | None] = [found["ways"][way][name] for name in ("waits_from", "gains_end")]
         shown_least = ("never" if count is None else f"from {figures.count(count, 'node')}" for count in least)
-        table.add_row(TITLES[way], *shown_least)
+        table.add_row(_TITLES[way], *shown_least)
     console.print(table)
 
 
@@ -285,21 +291,6 @@ def _inputs_table(inputs: Mapping[str, Any]) -> Table:
     )
     table.add_row("samples of a node in a step", f"{step['value']:,.0f}", "", step["origin"])
     return table
-
-
-def _show_imbalance(rows: list[dict[str, Any]]) -> None:
-    """Print the rows of `hfs plan --imbalance`."""
-    columns = ("samples of a node", "nodes", "median", "half of all", "estimate")
-    table = _table("share of a global batch that moves for balance", *columns)
-    for row in rows:
-        table.add_row(
-            f"{row['step_samples']:,}",
-            f"{row['nodes']:,}",
-            f"{row['median']:.2%}",
-            f"{row['quartile_1']:.2%} to {row['quartile_3']:.2%}",
-            f"{row['estimate']:.2%}",
-        )
-    render.stdout().print(table)
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -51,7 +51,6 @@ _NOTE = (
 @click.option("--ready", is_flag=True, help="Only whether it answers and SOURCE can be read: exit code 0 or 1.")
 @click.option("--all", "everything", is_flag=True, help="All figures, and the counters with their meaning.")
 @click.option("--watch", is_flag=True, help="The same screen again and again, until Ctrl-C.")
-@click.option("--plot", metavar="FILE", help="A picture of the traffic: throughput by origin, what is local, waiting.")
 @click.option("--cluster", is_flag=True, help="All nodes of the job (--peers mpi), a line each.")
 @control_option
 @click.pass_context
@@ -63,16 +62,15 @@ def status(
     ready: bool,
     everything: bool,
     watch: bool,
-    plot: str | None,
     cluster: bool,
     control: str | None,
 ) -> None:
     """Show the state of the mount that MOUNT lies in; without MOUNT, all mounts of hfs.
 
-    Where only one mount can be shown (--all, --watch, --plot, --cluster), MOUNT is the only mount by default.
+    Where only one mount can be shown (--all, --watch, --cluster), MOUNT is the only mount by default.
     The list ends with exit code 1 if one of them does not answer, for root if one of its own.
     """
-    if control is None and (cluster or everything or watch or plot is not None):
+    if control is None and (cluster or everything or watch):
         mount = mount or sole_mount()
     if ready and mount is None and control is None:
         mount = sole_mount()
@@ -87,11 +85,6 @@ def status(
         return
     if as_json:
         click.echo(json.dumps(found))
-    elif plot is not None:
-        from hfs.cli import pictures
-
-        pictures.check(plot)
-        pictures.draw_traffic(client.history(), f"{found['mountpoint']}", plot)
     elif everything:
         _print_all(found)
     elif watch:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonEnded, DaemonSilent, Refused
-from hfs.client.told import Nonsense, ToldCounts, ToldEstimate, ToldLooks, ToldNodes, ToldStatus, check
+from hfs.client.told import Nonsense, ToldCounts, ToldEstimate, ToldNodes, ToldStatus, check
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
@@ -28,7 +28,6 @@ from hfs.mountd.wire.protocol import (
     Estimate,
     Evict,
     Failure,
-    History,
     List,
     Progress,
     Record,
@@ -70,10 +69,6 @@ class Client:
     ) -> dict[str, Any]:
         """The object of `hfs status --json`. `page_cache`, `makes_overlay`: as in `protocol.Status`."""
         return self._told(Status(page_cache, makes_overlay), ToldStatus, limit_s)
-
-    def history(self, limit_s: float = STATUS_S) -> list[dict[str, float]]:
-        """How the traffic was, as `protocol.History` says."""
-        return list(self._told(History(), ToldLooks, limit_s)["looks"])
 
     def cluster(self, limit_s: float = STATUS_S) -> list[dict[str, Any]]:
         """All nodes of the job, as `protocol.Cluster` says."""

@@ -102,11 +102,6 @@ ToldByKeeper: Kind = {
 ToldNodes: Kind = {"nodes!": [{"node!": "text", "figures": {"*": "number?"}, "error": "text"}]}
 """The answer to `protocol.Cluster`."""
 
-ToldLooks: Kind = {
-    "looks!": [_are("number", "ago_s! read_bytes! source_bytes! peer_bytes! staged_bytes! source_wait_s!")]
-}
-"""The answer to `protocol.History`."""
-
 ToldCounts: Kind = {**_are("whole", "pinned_files held_files held_bytes"), "holders": ["whole"]}
 """What `protocol.Warm` and `Evict` may add to their figures."""
 

@@ -26,7 +26,6 @@ from hfs.mountd.wire.protocol import (
     Cluster,
     Directory,
     Failure,
-    History,
     Join,
     PathFault,
     Progress,
@@ -56,7 +55,7 @@ Report = Callable[[Progress | Rows | Touches], Awaitable[None]]
 PROGRESS_S (its faults are kept for the next), Rows are sent each. Waits for the client; any task of the command may
 call it. It is a checkpoint, and Cancelled is raised there once the client has gone."""
 
-_FOR_ALL = (Status, History, Directory, Cluster, Join)
+_FOR_ALL = (Status, Directory, Cluster, Join)
 
 
 class Requester(NamedTuple):

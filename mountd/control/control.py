@@ -46,7 +46,6 @@ from hfs.mountd.wire.protocol import (
     Estimate,
     Evict,
     Failure,
-    History,
     Join,
     List,
     ProtocolError,
@@ -78,9 +77,6 @@ class StatusCommand(Protocol):
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         """The object of `hfs status --json`, or what of it `reader` may see. Never waits for the source or a disk.
         `page_cache`: as in `protocol.Status`."""
-
-    def history(self) -> list[dict[str, float]]:
-        """The looks of `protocol.History`."""
 
 
 class ClusterStatus:
@@ -284,8 +280,6 @@ class _Gate:
                     if request.makes_overlay:
                         commands.expect_overlay()
                     return Result(detail=await commands.status.gather(requester.reader, page_cache=request.page_cache))
-                case History():
-                    return Result(detail={"looks": commands.status.history()})
                 case Warm():
                     return await commands.cache.warm(request.paths, request.jobs, request.pin, report)
                 case Estimate():

@@ -1,15 +1,14 @@
-"""Traffic: what jobs have read, what the source and other nodes gave for it, now and over the last hours.
+"""Traffic: what jobs have read, what the source and other nodes gave for it, in all and in the last minute.
 
-Looks every five seconds at counters that others keep, and remembers what it saw: for the last minute of `hfs status`,
-and for its picture. Event loop only; never waits for anything but the time.
+Looks every five seconds at counters that others keep, and remembers what it saw in a minute. Event loop only; never
+waits for anything but the time.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import trio
@@ -20,11 +19,6 @@ from hfs.policies.traffic import Estimate, ReadCounts, estimated
 LOOK_S = 5.0
 """Short enough that the last minute is one, long enough to cost nothing: a look takes 20 us."""
 _LOOKS = 12
-_KEPT = 720
-"""The last hour."""
-_THINNED_S = 60.0
-_KEPT_THINNED = 1440
-"""And the last day, by the minute."""
 
 
 _SCHEDSTAT = "/proc/self/schedstat"
@@ -85,19 +79,13 @@ class Traffic:
         self._counted = counted
         self._staged_bytes = staged_bytes
         self._clock = clock
-        self._recent: deque[TrafficLook] = deque([self._look()], maxlen=_KEPT)
-        self._thinned: deque[TrafficLook] = deque(self._recent, maxlen=_KEPT_THINNED)
+        self._recent: deque[TrafficLook] = deque([self._look()], maxlen=_LOOKS)
 
     async def run(self) -> None:
         """TrafficLook again and again. Never returns."""
         while True:
             await trio.sleep(LOOK_S)
-            self._note(self._look())
-
-    def _note(self, look: TrafficLook) -> None:
-        self._recent.append(look)
-        if look.at_s >= self._thinned[-1].at_s + _THINNED_S:
-            self._thinned.append(look)
+            self._recent.append(self._look())
 
     def _look(self) -> TrafficLook:
         metrics, estimate = self._metrics, estimated(self._counted())
@@ -119,7 +107,7 @@ class Traffic:
     def gather(self) -> dict[str, object]:
         """The key `traffic` of the status."""
         now = self._look()
-        before = self._recent[max(0, len(self._recent) - _LOOKS)]
+        before = self._recent[0]
         estimate: Estimate = estimated(self._counted())
         return {
             "traffic": {
@@ -128,14 +116,6 @@ class Traffic:
                 "minute": {"seconds": round(now.at_s - before.at_s, 3), **_told(_difference(now, before))},
             }
         }
-
-    def history(self) -> list[dict[str, float]]:
-        """Looks from the oldest to the newest, by the minute and for the last hour by five seconds: seconds before now,
-        and totals."""
-        now = self._look()
-        since_s = self._recent[0].at_s if self._recent else math.inf
-        looks: Iterable[TrafficLook] = (*(look for look in self._thinned if look.at_s < since_s), *self._recent, now)
-        return [{"ago_s": round(now.at_s - look.at_s, 3), **_told(look)} for look in looks]
 
 
 def _difference(now: TrafficLook, before: TrafficLook) -> TrafficLook:

@@ -76,10 +76,6 @@ class Status:
         """What the kernel took of our settings for the mount."""
         self._kernel = settings
 
-    def history(self) -> list[dict[str, float]]:
-        """The looks of `protocol.History`."""
-        return self.traffic.history()
-
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         """The object of `hfs status --json`; for `reader`, another user than root and the owner, what they may see.
         `page_cache`: look at it anew, which takes 50 ms at most."""

@@ -44,11 +44,6 @@ class Status(Message, frozen=True):
     """Whoever asks is about to make an overlay over the mount."""
 
 
-class History(Message, frozen=True):
-    """How was the traffic? The answer is one Result whose `detail` is {"looks": a list of {"ago_s": seconds before now,
-    and the totals of "traffic" in the status}}, the oldest first: by the minute, and for the last hour more often."""
-
-
 class Warm(Message, frozen=True):
     """Stage these files, and all files below these directories."""
 
@@ -242,7 +237,7 @@ class Failure(Message, frozen=True):
 
 
 Request: TypeAlias = (
-    Status | History | Warm | Estimate | Evict | Unpin | Refresh | Check | List | Record | Directory | Cluster | Join
+    Status | Warm | Estimate | Evict | Unpin | Refresh | Check | List | Record | Directory | Cluster | Join
 )
 Reply: TypeAlias = Progress | Rows | Touches | Result | Failure
 

@@ -19,7 +19,6 @@ from typing import Literal
 
 import numpy as np
 
-from hfs.cli.pictures import new_figure
 from hfs.policies.cluster.cost_model import Job, costs
 from hfs.policies.cluster.locality import node_epoch
 from hfs.policies.cluster.placement import Nodes, keys, owners
@@ -119,7 +118,11 @@ def scale(_: Work, options: Options, command: str) -> list[Row]:
 
 def draw(path: Path, lines: list[list[float]], scales: tuple[int, ...]) -> None:
     """A line for each of PAPER by the model, and the paper's points, hollow where the model has an input from one."""
-    figure = new_figure(7, 5)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    FigureCanvasAgg(figure)
     axis = figure.subplots()
     for number, (of, values) in enumerate(zip(PAPER, lines, strict=True)):
         colour = f"C{number}"

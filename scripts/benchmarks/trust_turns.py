@@ -72,9 +72,6 @@ class _Nobody:
     async def gather(self, reader: Credentials | None, **_options: bool) -> dict[str, object]:
         return {"hints": await self._learners.status(reader)}
 
-    def history(self) -> list[dict[str, float]]:
-        return [{"ago_s": float(minute)} for minute in range(1440)]
-
     def directory(self) -> dict[str, object]:
         return {"nodes": []}
 

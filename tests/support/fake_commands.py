@@ -35,9 +35,6 @@ class FakeCommands:
         """What `serve` is given: this does everything."""
         return Commands(self, self, self, self, self, self.learners)
 
-    def history(self) -> list[dict[str, float]]:
-        return [{"ago_s": 0.0}]
-
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         self.calls.append(("status",) if reader is None else ("status", reader))
         await trio.lowlevel.checkpoint()

@@ -27,7 +27,6 @@ from hfs.mountd.wire.protocol import (
     Cluster,
     Directory,
     Failure,
-    History,
     Join,
     Message,
     Reply,
@@ -179,7 +178,7 @@ class Cases:
 
     def _requests(self) -> None:
         for _ in range(3):
-            for request in (Status(page_cache=False), History(), Directory(), Cluster(), Join("x" * 60_000)):
+            for request in (Status(page_cache=False), Directory(), Cluster(), Join("x" * 60_000)):
                 talk = Talk(self._path)
                 talk.say(request)
                 talk.heard()

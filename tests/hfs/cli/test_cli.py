@@ -246,8 +246,8 @@ def test_status_of_all_mounts(daemon: FakeCommands, monkeypatch: pytest.MonkeyPa
     assert hfs("status").stdout == "no mounts of hfs\n"
 
 
-def test_without_any_mount_it_is_said(tmp_path: Path) -> None:
-    for arguments in (("why",), ("status", "--watch"), ("status", "--plot", tmp_path / "p.png")):
+def test_without_any_mount_it_is_said() -> None:
+    for arguments in (("why",), ("status", "--watch"), ("status", "--cluster")):
         result = hfs(*arguments)
         assert (result.exit_code, "no mount of hfs" in result.stderr) == (2, True)
 

@@ -74,9 +74,7 @@ def test_a_plan_as_json() -> None:
         ((*IMAGENET, *RATES, "--nodes", "x"), "--nodes is 'x'"),
         ((*IMAGENET, *RATES, "--plot", "x.gif"), "x.gif: give a file that ends in .png"),
         ((*IMAGENET, *RATES, "--plot", "nowhere/x.png"), "nowhere is no directory"),
-        (("--imbalance", *IMAGENET), "--imbalance needs no --dataset"),
-        (("--imbalance", "--nodes", "1"), "one node has all of each batch"),
-        (("--imbalance", "--nodes", "65536"), "too many to simulate; the estimate is 7.05%"),
+        (("--imbalance",), "no option --imbalance any more: hfs plan --step-samples N"),
     ],
 )
 def test_what_is_missing_or_cannot_be(
@@ -99,20 +97,14 @@ def test_without_matplotlib_only_plots_are_missing(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_imbalance(tmp_path: Path) -> None:
+def test_a_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = hfs(
-        "plan", "--imbalance", "--nodes", "1,8,64", "--step-samples", "32", "--json", "--plot", tmp_path / "i.png"
-    )
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["imbalance"]
-    assert [row["nodes"] for row in rows] == [8, 64]
-    assert abs(rows[1]["median"] - 0.069) < 0.005
-    assert rows[1]["quartile_1"] < rows[1]["median"] < rows[1]["quartile_3"]
-    assert (tmp_path / "i.png").read_bytes().startswith(b"\x89PNG")
-    assert "6.9" in hfs("plan", "--imbalance", "--nodes", "64", "--step-samples", "32").stdout
-    assert hfs("plan", *IMAGENET, *RATES, "--plot", tmp_path / "p.svg").exit_code == 0
+    for name, begins in (("i.png", b"\x89PNG"), ("p.svg", b"<?xml")):
+        assert hfs("plan", *IMAGENET, *RATES, "--plot", tmp_path / name).exit_code == 0
+        assert (tmp_path / name).read_bytes().startswith(begins)
     assert "locality-aware" in (tmp_path / "p.svg").read_text()
+    done = hfs("plan", *IMAGENET, *RATES, "--plot", "/proc/p.png")
+    assert (done.exit_code, "--plot /proc/p.png: cannot be written" in done.stderr) == (2, True)
 
 
 def test_what_is_not_given_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

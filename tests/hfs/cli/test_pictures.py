@@ -13,10 +13,6 @@ from click.testing import CliRunner
 
 from hfs.cli import cli, render
 from hfs.cli.learners import epochs_table, learners_table
-from hfs.cli.pictures import draw_traffic
-from hfs.mountd.core.errors import ConfigError
-from tests.hfs.cli.running import hfs
-from tests.hfs.daemon import FakeCommands
 from tests.support.statuses import learner
 
 pytest.importorskip("matplotlib")
@@ -43,44 +39,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     assert figures
 
 
-def looks(peer_bytes: int) -> list[dict[str, float]]:
-    """Of a daemon that has run for two minutes."""
-    names = ("read_bytes", "source_bytes", "staged_bytes", "source_wait_s")
-    return [{"ago_s": 120.0 - 10 * n, "peer_bytes": n * peer_bytes, **dict.fromkeys(names, n * 1e8)} for n in range(13)]
-
-
-def labels(axis: Any) -> list[str]:
-    return [text.get_text() for text in axis.get_legend().get_texts()]
-
-
 def outside(legend: Any, axis: Any) -> bool:
     return not legend.get_window_extent().overlaps(axis.get_window_extent())
-
-
-def test_traffic_is_told_in_minutes_ago(drawn: list[Any], tmp_path: Path) -> None:
-    draw_traffic(looks(0), "/data", str(tmp_path / "p.svg"))
-    above, _, below = drawn[0].axes
-    assert below.get_xlim() == (2.0, 0.0)
-    assert min(below.lines[0].get_xdata()) >= 0
-    assert below.get_xlabel() == "minutes ago"
-    assert outside(above.get_legend(), above)
-
-
-def test_a_picture_that_cannot_be_kept_is_refused_in_a_line(daemon: FakeCommands, tmp_path: Path) -> None:
-    for name, why in (("p.gif", "give a file that ends in .png"), ("none/p.png", "none is no directory")):
-        done = hfs("status", daemon.mountpoint, "--plot", tmp_path / name)
-        assert (done.exit_code, why in done.stderr) == (2, True)
-    (tmp_path / "folder.png").mkdir()
-    with pytest.raises(ConfigError, match=r"cannot be written \(Is a directory\); give another"):
-        draw_traffic(looks(0), "/data", str(tmp_path / "folder.png"))
-
-
-def test_other_nodes_are_named_where_there_are_some(drawn: list[Any], tmp_path: Path) -> None:
-    draw_traffic(looks(0), "/data", str(tmp_path / "p.svg"))
-    draw_traffic(looks(10**7), "/data", str(tmp_path / "p.svg"))
-    alone, job = drawn
-    assert labels(alone.axes[0]) == ["this node", "the source"]
-    assert labels(job.axes[0]) == ["this node", "other nodes", "the source"]
 
 
 def test_lines_of_a_plan_that_lie_on_each_other_are_all_seen(drawn: list[Any], tmp_path: Path) -> None:

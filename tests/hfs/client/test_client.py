@@ -75,8 +75,8 @@ def test_a_daemon_that_talks_nonsense(tmp_path: Path, words: bytes, message: str
 
 
 def test_a_daemon_that_ends_leaves_a_question_to_the_next_and_nothing_that_changes_anything(tmp_path: Path) -> None:
-    with speaking(tmp_path / "s", b"", encode(Result(detail={"looks": []}))):
-        assert Client(str(tmp_path / "s")).history() == []
+    with speaking(tmp_path / "s", b"", encode(Result(detail={"nodes": []}))):
+        assert Client(str(tmp_path / "s")).cluster() == []
     with speaking(tmp_path / "t", b""), pytest.raises(DaemonEnded, match="ended before it answered"):
         Client(str(tmp_path / "t")).evict([b"x"])
 
