@@ -12,16 +12,16 @@ This process alone needs rights (CAP_SYS_ADMIN, /dev/fuse). It reads no file of 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import select
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
-from hfs.mountd.core.errors import ConfigError, HfsError, MountError
+from hfs.mountd.core import socket_places
+from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.mountd.core.socket_peer import socket_peer
 from hfs.mountd.supervisor.connection import Connection, MountRefused
 from hfs.mounting import mountinfo
@@ -78,7 +78,8 @@ def give_connections(offer: MountOffer, tell: Callable[[str], object]) -> None:
     Raises MountError where there can be no such socket.
     """
     made: set[int] = set()
-    with _listening(offer) as listener:
+    owner = (offer.uid, offer.gid) if os.geteuid() == 0 else None
+    with socket_places.listen(offer.socket, "--socket", "give another path", 0o600, _BACKLOG, owner) as listener:
         tell(f"{offer.socket}: gives user {offer.uid} a mount at {offer.mountpoint}")
         try:
             while True:
@@ -87,6 +88,8 @@ def give_connections(offer: MountOffer, tell: Callable[[str], object]) -> None:
                     _serve(offer, listener, client, made, tell)
         finally:
             _take_away(offer.mountpoint, made)
+            with contextlib.suppress(OSError):
+                os.unlink(offer.socket)
 
 
 def _serve(
@@ -156,38 +159,3 @@ def _take_away(mountpoint: str, made: set[int]) -> None:
         if mount.mount_id not in made and not is_dead(mount):
             return
         detach(mountpoint, lazy=True, mount_id=mount.mount_id)
-
-
-@contextlib.contextmanager
-def _listening(offer: MountOffer) -> Iterator[socket.socket]:
-    path = offer.socket
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            _remove_stale(path)
-            listener.bind(path)
-            os.chmod(path, 0o600)  # until listen, every connect is refused
-            if os.geteuid() == 0:
-                os.chown(path, offer.uid, offer.gid)
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise MountError(f"--socket {path}: {why}; give a path in a directory that is ours to write to") from None
-        try:
-            yield listener
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-
-
-def _remove_stale(path: str) -> None:
-    """Raises OSError, MountError."""
-    try:
-        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        if is_socket and probe.connect_ex(path) == errno.ECONNREFUSED:
-            os.unlink(path)
-            return
-    raise MountError(f"--socket {path}: there is something else, or somebody listens there; give another path")

@@ -7,10 +7,8 @@ else at its path is a fault. What is said on a connection is not known here.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
-import stat
 from collections.abc import Iterator
 
 import trio
@@ -19,7 +17,6 @@ from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import MountError
 from hfs.mountd.core.open_files import OpenFiles, is_refusal
-from hfs.mountd.core.socket_peer import socket_peer
 
 _ACCEPT_AGAIN_S = 0.05
 """After a connection for which there was no descriptor: others close theirs meanwhile."""
@@ -41,10 +38,10 @@ def socket_path(config: Config) -> str:
 def control_socket(path: str, backlog: int, *, others: bool = False) -> Iterator[socket.socket]:
     """A socket that listens at `path`, for its owner alone or for others too; its file goes with the block.
 
-    A socket file that nobody answers is replaced; raises MountError for one that somebody does, for anything else at
-    the path, and when none can be made.
+    Raises MountError.
     """
-    listener = _listen(path, backlog, 0o666 if others else 0o600)
+    mode = 0o666 if others else 0o600
+    listener = socket_places.listen(path, "control socket", "give another with --control PATH", mode, backlog)
     mark = _identity(path)
     try:
         yield listener
@@ -75,47 +72,6 @@ class ControlListener(trio.abc.Listener[trio.SocketStream]):
     async def aclose(self) -> None:
         """Close the socket."""
         await self._listener.aclose()
-
-
-def _listen(path: str, backlog: int, mode: int) -> socket.socket:
-    _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-        # Until listen, every connect is refused: there is no moment in which the mode is wider.
-        os.chmod(path, mode)
-        listener.listen(backlog)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise MountError(
-            f"control socket {path}: {error.strerror or error}; give another with --control PATH"
-        ) from None
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    try:
-        if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise MountError(f"control socket {path}: there is something else; give another with --control PATH")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise MountError(f"control socket {path}: {error.strerror}; give another with --control PATH") from None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        result = probe.connect_ex(path)
-        if result in {errno.ECONNREFUSED, errno.ENOENT}:
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass  # its owner was faster
-            except OSError as error:
-                raise MountError(f"control socket {path} is stale and cannot be removed: {error.strerror}") from None
-            return
-        pid = socket_peer(probe).pid if result == 0 else 0
-    owner = f"process {pid}" if pid else "another process"
-    raise MountError(f"control socket {path} is in use by {owner}; give another with --control PATH")
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:

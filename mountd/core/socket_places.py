@@ -23,7 +23,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 
+from hfs.mountd.core.errors import MountError
 from hfs.mountd.core.path_steps import open_step
+from hfs.mountd.core.socket_peer import socket_peer
 
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path of unix(7) holds 108 bytes with the ending zero."""
@@ -286,3 +288,45 @@ def is_stale(directory: int, name: str) -> bool:
         except OSError:
             return False
     return False
+
+
+def listen(
+    path: str, what: str, remedy: str, mode: int, backlog: int, owner: tuple[int, int] | None = None
+) -> socket.socket:
+    """A socket that listens at `path`, in place of one that nobody answers at. `what` it is called, and the `remedy`:
+    for people. Raises MountError for one that somebody answers at, for anything else there, and when none can be made.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _make_way(path, what, remedy)
+        listener.bind(path)
+        # Until listen, every connect is refused: there is no moment in which the mode is wider.
+        os.chmod(path, mode)
+        if owner is not None:
+            os.chown(path, *owner)
+        listener.listen(backlog)
+    except (OSError, MountError) as error:
+        listener.close()
+        if isinstance(error, MountError):
+            raise
+        raise MountError(f"{what} {path}: {error.strerror or error}; {remedy}") from None
+    return listener
+
+
+def _make_way(path: str, what: str, remedy: str) -> None:
+    """Raises OSError, MountError."""
+    try:
+        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise MountError(f"{what} {path}: there is something else; {remedy}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        result = probe.connect_ex(path)
+        pid = socket_peer(probe).pid if result == 0 else 0
+    if result not in {errno.ECONNREFUSED, errno.ENOENT}:
+        owner = f"process {pid}" if pid else "another process"
+        raise MountError(f"{what} {path} is in use by {owner}; {remedy}")
+    with contextlib.suppress(FileNotFoundError):  # its owner was faster
+        os.unlink(path)
