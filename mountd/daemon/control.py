@@ -43,7 +43,7 @@ from hfs.policies.traffic import ReadCounts
 @dataclass(frozen=True, slots=True)
 class ControlService:
     status: Status
-    own_xattrs: _OwnXattrs
+    own_xattr: Callable[[Node, str], bytes | None]
     traffic: Traffic
     tunnels: Tunnels
 
@@ -79,7 +79,7 @@ async def open_control(
     with _answering(basics, storage, joined.peers, names, files, cluster):
         async with serve(path, commands, nursery, basics.open_files, others=basics.config.allow_other) as tunnels:
             storage.own_cache.answers_at(path)
-            yield ControlService(status, _OwnXattrs(cache, path), traffic, tunnels)
+            yield ControlService(status, partial(_own_xattr, cache, path), traffic, tunnels)
 
 
 @contextmanager
@@ -167,23 +167,16 @@ def _read_counts(metrics: Metrics, files: FileService) -> ReadCounts:
     )
 
 
-class _OwnXattrs:
-    """Our own extended attributes, `user.hfs.*`: where a file is served from, and where the daemon is asked."""
-
-    def __init__(self, cache: Cache, control_path: str) -> None:
-        self._cache = cache
-        self._control_path = control_path
-
-    def value(self, node: Node, name: str) -> bytes | None:
-        """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`; None if `node` has none of that name.
-        Never waits."""
-        if name == "user.hfs.socket":
-            return self._control_path.encode("utf-8", "surrogateescape")
-        file = self._cache.files.get_nowait(node.version) if node.version is not None else None
-        if name == "user.hfs.state" and node.version is not None:
-            if file is None or not file.present:
-                return b"source" if node.version.size else b"complete"
-            return b"complete" if file.complete else b"%d/%d chunks" % (len(file.present), file.present.count)
-        if name == "user.hfs.tier" and node.version is not None:
-            return b"staged" if file is not None and file.complete else b"source"
-        return None
+def _own_xattr(cache: Cache, control_path: str, node: Node, name: str) -> bytes | None:
+    """The value of `user.hfs.state`, `user.hfs.tier` or `user.hfs.socket`: where a file is served from, and where the
+    daemon is asked; None if `node` has none of that name. Never waits."""
+    if name == "user.hfs.socket":
+        return control_path.encode("utf-8", "surrogateescape")
+    file = cache.files.get_nowait(node.version) if node.version is not None else None
+    if name == "user.hfs.state" and node.version is not None:
+        if file is None or not file.present:
+            return b"source" if node.version.size else b"complete"
+        return b"complete" if file.complete else b"%d/%d chunks" % (len(file.present), file.present.count)
+    if name == "user.hfs.tier" and node.version is not None:
+        return b"staged" if file is not None and file.complete else b"source"
+    return None

@@ -65,7 +65,7 @@ def fuse_of(
             namespace,
             permissions,
             names.xattrs,
-            control.own_xattrs.value,
+            control.own_xattr,
             files.overlays,
             partial(
                 files.xattr_answers.root_without_acl, seconds(basics.config.ttl_s, immutable=basics.config.immutable)

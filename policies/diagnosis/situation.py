@@ -37,7 +37,6 @@ class Situation:
     source_calls_hanging: int = 0
     """Calls that are at the source for longer than a call takes."""
 
-    minute_read_bytes: int = 0
     minute_source_bytes: int = 0
     minute_peer_bytes: int = 0
     minute_staged_bytes: int = 0
@@ -51,7 +50,6 @@ class Situation:
 
     read_bytes: int = 0
     source_bytes: int = 0
-    uptime_s: float = 0.0
     source_wait_s: float = 0.0
 
     exposed_s: float = 0.0

@@ -54,7 +54,7 @@ def test_a_situation_shows_its_cause_first(cause: str) -> None:
     "situation",
     [
         Situation(),
-        Situation(readers=16, cores=16, minute_read_bytes=10**10, read_bytes=10**12),
+        Situation(readers=16, cores=16, read_bytes=10**12),
         Situation(seconds=0.4, readers=1, minute_source_wait_s=0.35),
         Situation(readers=8, learners=8, cores=16, exposed_s=1.0, epoch_s=100.0, large_reads=10**4),
         Situation(readers=1, evicted_bytes=10**12, room_bytes=10**9, capacity_bytes=10**9),
