@@ -5,7 +5,7 @@ Each request is a struct of `mountd.wire`. It asks the other rooms and never wai
 
 from hfs.mountd.control.cache_commands import CacheCommands, StagedCommands
 from hfs.mountd.control.connection import Report
-from hfs.mountd.control.control import ClusterStatus, Commands, Recordings, serve
+from hfs.mountd.control.control import ClusterStatus, Commands, record_reads, serve
 from hfs.mountd.control.estimate import WarmEstimate
 from hfs.mountd.control.listening import socket_path
 from hfs.mountd.control.refresh import RefreshWork

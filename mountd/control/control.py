@@ -110,25 +110,18 @@ class ClusterStatus:
         return {"nodes": await self._view.figures(self.own_figures())}
 
 
-class Recordings:
-    """What `hfs-hint record` asks for: to be told what is read, for as long as the client listens."""
-
-    def __init__(self, recorder: Recorder, recall_all: Callable[[], Awaitable[None]]) -> None:
-        """`recall_all`: what is read and opened without us comes to us again."""
-        self._recorder = recorder
-        self._recall_all = recall_all
-
-    async def record(self, report: Report) -> Result:
-        """Tell one client what is read, until it goes."""
-        recording = self._recorder.start()
-        try:
-            await self._recall_all()
-            await report(Touches([]))  # it has begun
-            while True:
-                touches, lost = await recording.take()
-                await report(Touches(touches, lost))
-        finally:
-            self._recorder.stop(recording)
+async def record_reads(recorder: Recorder, recall_all: Callable[[], Awaitable[None]], report: Report) -> Result:
+    """What `hfs-hint record` asks for: one client is told what is read, until it goes. `recall_all`: what is read and
+    opened without us comes to us again."""
+    recording = recorder.start()
+    try:
+        await recall_all()
+        await report(Touches([]))  # it has begun
+        while True:
+            touches, lost = await recording.take()
+            await report(Touches(touches, lost))
+    finally:
+        recorder.stop(recording)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +131,7 @@ class Commands:
     status: StatusCommand
     cache: CacheCommands
     cluster: ClusterStatus
-    recordings: Recordings
+    record: Callable[[Report], Awaitable[Result]]
     refreshing: RefreshWork
     learners: Learners
     why_no_others: Callable[[], str | None] = lambda: None
@@ -295,7 +288,7 @@ class _Gate:
                 case List():
                     return await commands.cache.list(request.paths, report)
                 case Record():
-                    return await commands.recordings.record(report)
+                    return await commands.record(report)
                 case Cluster():
                     return Result(detail=await commands.cluster.all_nodes())
                 case Directory():

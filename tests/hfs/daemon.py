@@ -43,7 +43,7 @@ class FakeCommands:
 
     def all(self) -> Commands:
         """What `serve` is given: this does everything."""
-        return Commands(self, self, self, self, self, self.learners)
+        return Commands(self, self, self, self.record, self, self.learners)
 
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         self.page_cache_looks += page_cache

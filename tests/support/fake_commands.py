@@ -33,7 +33,7 @@ class FakeCommands:
 
     def all(self) -> Commands:
         """What `serve` is given: this does everything."""
-        return Commands(self, self, self, self, self, self.learners)
+        return Commands(self, self, self, self.record, self, self.learners)
 
     async def gather(self, reader: Credentials | None, *, page_cache: bool) -> dict[str, object]:
         self.calls.append(("status",) if reader is None else ("status", reader))
