@@ -25,6 +25,7 @@ from scripts.benchmarks.common import ROOT, BenchError
 from scripts.benchmarks.pieces import Piece, pieces
 
 STALE_COMMITS = 60
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,8 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [piece for piece in pieces(quick=args.quick, only=args.only) if args.nightly or not piece.is_nightly]
     if args.resume:
         wanted = [piece for piece in wanted if piece.commits_since() != 0]
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(130))
+    for ending in _ENDS:
+        signal.signal(ending, lambda *_: sys.exit(130))
     begun_s, failed = time.monotonic(), 0
     for number, piece in enumerate(wanted):
         left_s = sum(other.expected_s() for other in wanted[number:])
@@ -97,14 +98,21 @@ def _measure(piece: Piece, *, keep_anyway: bool) -> str:
 
 def _run(words: Sequence[str | Path], group: quiet.Group) -> tuple[int, str]:
     """Exit code, and what was said. Whoever ends us ends it first, so that it takes its mounts away."""
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)
+        group.enter()
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # until it is known whom to end
     with subprocess.Popen(
         words,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=group.enter,  # noqa: PLW1509 - this process has one thread
+        preexec_fn=begin,  # noqa: PLW1509 - this process has one thread
     ) as child:
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             _, said = child.communicate()
         except BaseException:
             child.terminate()
