@@ -84,6 +84,12 @@ def test_fields_come_back_in_every_layout() -> None:
     assert (decode(encode(array), dtype="float32", threads=3) == right).all()
 
 
+def test_the_bound_is_kept() -> None:
+    array = fields()
+    back = decode(encode(array, max_relative_error=0.01), dtype="float32")
+    assert (np.abs(back - array) <= 0.01 * np.abs(array)).all()
+
+
 def test_channels_of_their_own_scale() -> None:
     array = fields()
     shift, scale = array.mean((1, 2)), 1 / array.std((1, 2))

@@ -144,6 +144,19 @@ async def test_a_source_that_is_silent_does_not_hold_what_was_known() -> None:
         assert trio.current_time() < 6
 
 
+async def test_a_close_is_told_to_the_next_daemon() -> None:
+    mount = Mount()
+    async with mount.daemon() as parts:
+        number = await parts.open(b"d/f")
+    async with mount.daemon() as parts:
+        node = parts.handles.file(number).node
+        assert (node.opens, parts.staging.pins) == (1, 1)
+        parts.opening.close(number)
+        assert (node.opens, parts.staging.pins) == (0, 0)
+    async with mount.daemon() as parts:
+        assert parts.handles.statistics() == {"files": 0, "directories": 0}
+
+
 async def test_a_file_passed_through_keeps_its_backing_file_until_the_last_close() -> None:
     mount = Mount()
     async with mount.daemon() as parts:

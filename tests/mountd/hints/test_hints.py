@@ -55,6 +55,18 @@ def staged(parts: Parts) -> set[int]:
     return {int(file.path[2:]) for file in parts.staging.known.values() if file.complete}
 
 
+async def test_a_missing_file_is_counted_and_the_rest_is_fetched(logs: Logs) -> None:
+    logs.expect("names what cannot be had")
+    source = source_of(4)
+    del source.tree[b"d/2"]
+    async with daemon(source, workers=1) as parts:
+        learner = await joined(parts, list_of(4))
+        await told(learner, order([2, 3, 0, 1]))
+        await trio.sleep(10)
+        assert [path for path, _ in source.reads] == [b"d/3", b"d/0", b"d/1"]
+        assert parts.metrics["hints_missing"] == 1
+
+
 @pytest.mark.parametrize("push", [False, True])
 async def test_what_finds_no_room_is_read_once_all_the_same(push: bool) -> None:
     async with daemon(source_of(8, 110_000), workers=1, push=push) as parts:
