@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -190,6 +191,22 @@ def stopped(*daemon_and_keeper: int) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
+class Pace:
+    """Around what is asked in loops: whoever asks again at once rests, since what he waits for needs the processors."""
+
+    _AT_ONCE_S, _REST_S = 0.002, 0.01
+
+    def __init__(self) -> None:
+        self._asked_s = 0.0
+
+    def __enter__(self) -> None:
+        if time.monotonic() < self._asked_s + self._AT_ONCE_S:
+            select.select([], [], [], self._REST_S)
+
+    def __exit__(self, *_error: object) -> None:
+        self._asked_s = time.monotonic()
+
+
 class Hfs:
     """One mount made by the real `hfs mount`. `path` is the mountpoint, `pid` the daemon, `keeper` its keeper."""
 
@@ -213,6 +230,7 @@ class Hfs:
         self.socket = Path()
         self.mounted = False
         self._expected: list[str] = []
+        self._pace = Pace()
 
     def mount(self) -> None:
         """Run `hfs mount`; returns when the mount answers. Also after a kill or umount, to mount again."""
@@ -248,7 +266,8 @@ class Hfs:
         """The object of `hfs status MOUNTPOINT --json`. This process asks for it: a command takes a third of a second,
         and tests ask hundreds of times."""
         try:
-            return Client(str(self.socket)).status()
+            with self._pace:
+                return Client(str(self.socket)).status()
         except DaemonSilent:  # another daemon may have followed, which a command finds
             return json.loads(must(hfs_command(), "status", self.path, "--json"))
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hfs.client.client import Client
 from tests.fuse.harness import Hfs
 from tests.support.pattern import pattern
 
@@ -30,8 +29,7 @@ def total_of(names: Sequence[str]) -> int:
 
 def wait_until(hfs: Hfs, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Ask the daemon for its status until `condition` is true of it; the limit of the test ends it else."""
-    client = Client(str(hfs.socket))
-    while not condition(status := client.status()):
+    while not condition(status := hfs.status()):
         pass
     return status
 

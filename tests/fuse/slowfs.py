@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.fuse.harness import ROOT, kill, must, run, unmount_lazily, wait_gone
+from tests.fuse.harness import ROOT, Pace, kill, must, run, unmount_lazily, wait_gone
 
 PROGRAM = ROOT / "scripts" / "slowfs" / "slowfs"
 
@@ -28,6 +28,7 @@ class SlowFs:
         self.backing, self.path, self.options = backing, path, ("--preset", preset, *options)
         self.env = env
         self.pid = 0
+        self._pace = Pace()
 
     def mount(self) -> None:
         """Returns when the mount answers."""
@@ -41,7 +42,8 @@ class SlowFs:
         # Without a buffer: its size of 0 in stat(2) is not the length of what it says.
         descriptor = os.open(self.path / ".slowfs", os.O_RDONLY)
         try:
-            return json.loads(os.read(descriptor, 1 << 16))
+            with self._pace:
+                return json.loads(os.read(descriptor, 1 << 16))
         finally:
             os.close(descriptor)
 

@@ -99,28 +99,21 @@ def test_mount_status_umount(source: Path, hfs_mount: HfsMount) -> None:
     hfs.umount()
 
 
-def test_all_mounts_are_listed(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
-    mounts = [hfs_mount(source), hfs_mount(source, cache=tmp_path / "second")]
+def test_all_mounts_are_listed_and_a_control_socket_is_where_it_is_wanted(
+    source: Path, hfs_mount: HfsMount, tmp_path: Path
+) -> None:
+    place = tmp_path / "socket"
+    mounts = [hfs_mount(source), hfs_mount(source, "--control", str(place), cache=tmp_path / "second")]
     listed = json.loads(run(hfs_command(), "status", "--json").stdout)["mounts"]
     found = {row["mountpoint"]: row for row in listed}
     for hfs in mounts:
         row = found[str(hfs.path)]
         assert (row["pid"], row["answers"], row["source"]) == (hfs.pid, True, str(source))
-
-
-def test_the_control_socket_where_it_is_wanted(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
-    place = tmp_path / "socket"
-    hfs = hfs_mount(source, "--control", str(place))
     assert os.getxattr(hfs.path, "user.hfs.socket") == os.fsencode(place)
     assert json.loads(must(hfs_command(), "status", "--control", place, "--json"))["pid"] == hfs.pid
-    hfs.umount()
-    assert not place.exists()
-
-
-def test_fusermount_ends_the_daemon_too(source: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(source)
-    must("fusermount3", "-u", hfs.path)
+    must("fusermount3", "-u", hfs.path)  # which ends the daemon too
     assert wait_gone(hfs.pid)
+    assert not place.exists()
     hfs.mounted = False
 
 

@@ -114,15 +114,6 @@ def wait_unmounted(source: Path) -> None:
 # -- hfs mount --------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_mount_again_is_there_already(source: Path, hfs_mount: HfsMount) -> None:
-    hfs = hfs_mount(source)
-    pid = hfs.pid
-    hfs.mount()
-    assert hfs.pid == pid
-    assert mounts_below(hfs.path) == [str(hfs.path)]
-    hfs.umount()
-
-
 @needs_root
 def test_another_mountpoint_shows_the_same_mount(source: Path, hfs_mount: HfsMount, tmp_path: Path) -> None:
     hfs = hfs_mount(source)
@@ -137,6 +128,15 @@ def test_another_mountpoint_shows_the_same_mount(source: Path, hfs_mount: HfsMou
     assert mounts_below(second) == []
     assert (hfs.path / "2").read_bytes() == pattern(3, 0, SIZE)
     hfs.look()
+
+
+def test_the_same_mount_again_is_there_already(source: Path, hfs_mount: HfsMount) -> None:
+    hfs = hfs_mount(source)
+    pid = hfs.pid
+    hfs.mount()
+    assert hfs.pid == pid
+    assert mounts_below(hfs.path) == [str(hfs.path)]
+    hfs.umount()
 
 
 def test_a_session_that_joined_holds_the_mount(source: Path, hfs_mount: HfsMount) -> None:

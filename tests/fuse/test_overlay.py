@@ -140,7 +140,9 @@ for line in sys.stdin:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(names) + "\n")
         self._process.stdin.flush()
-        said: dict[str, Any] = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        assert line, self.errors.read_text()
+        said: dict[str, Any] = json.loads(line)
         return said
 
     def is_right(self, *names: str) -> bool:
@@ -191,6 +193,12 @@ def silent(folder: Path) -> Iterator[None]:
         yield
 
 
+def kill_daemons(folder: Path) -> None:
+    for pid, command in processes_of_run(folder).items():
+        if "daemon_process" in command:
+            os.kill(pid, signal.SIGKILL)
+
+
 def renewed(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Another overlay has taken the place of that one."""
     return len(now["overlays"]) == 1 and now["overlays"] != before["overlays"]
@@ -225,9 +233,7 @@ def test_after_a_killed_daemon_a_new_overlay_has_all(folder: Path) -> None:
     job = Job(folder)
     for _ in range(3):
         assert job.is_right("a", "b", "c", "large")
-        for pid, command in processes_of_run(folder).items():
-            if "daemon_process" in command:
-                os.kill(pid, signal.SIGKILL)
+        kill_daemons(folder)
         until(lambda: job.is_right("a", "b", "c", "large"))  # what was not staged is ESTALE until the next overlay
     job.end()
 
@@ -248,7 +254,8 @@ def test_with_auto_there_is_one_but_for_a_command_that_begins_in_the_data(folder
     within = f"grep -c ' {folder}/source .* overlay hfs' /proc/self/mountinfo; cmp {folder}/source/a {folder}/source/a"
     command = ["hfs", "run", *given, "--", "sh", "-c", within]
     done = run("env", "-C", folder / "source" / where, *command)
-    assert (done.stdout, done.stderr, done.returncode) == (f"{count}\n", "", 0)
+    assert (done.stdout, done.returncode) == (f"{count}\n", 0)
+    assert "overlay" not in done.stderr  # commands of other tests may still see the mount, which is said
 
 
 @pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.long)], ids=["root", "plain"])
@@ -296,15 +303,17 @@ def test_what_a_command_has_left_behind_sees_the_mount_itself(folder: Path) -> N
     assert told.read_bytes() == a + b + a
 
 
-def test_a_command_goes_on_whose_maker_was_killed(folder: Path) -> None:
+def test_what_is_staged_is_read_on_over_killed_daemons_and_makers(folder: Path) -> None:
     job = Job(folder)
     first = job.reads("a", "large")
     until(lambda: renewed(first, job.reads()))
+    assert job.is_right("a", "large")
+    for _ in range(5):
+        kill_daemons(folder)
+        assert job.is_right("a", "large")
     job.kill_maker()
     assert job.is_right("a", "b", "c", "large")
-    for pid, command in processes_of_run(folder).items():
-        if "daemon_process" in command:
-            os.kill(pid, signal.SIGKILL)
+    kill_daemons(folder)
     assert job.is_right("a", "large")
     job.close()
 
@@ -382,19 +391,6 @@ def test_an_overlay_of_layers_that_are_none_is_refused(tmp_path: Path) -> None:
     layers = overlay.Layers(objects, "hfs#x", top, number, str(tmp_path), noexec=True)
     with pytest.raises(OSError, match="No such file"):
         overlay.put(layers, str(tmp_path))
-
-
-def test_what_is_staged_is_read_on_over_a_killed_daemon(folder: Path) -> None:
-    job = Job(folder)
-    first = job.reads("a", "large")
-    until(lambda: renewed(first, job.reads()))
-    assert job.is_right("a", "large")
-    for _ in range(5):
-        for pid, command in processes_of_run(folder).items():
-            if "daemon_process" in command:
-                os.kill(pid, signal.SIGKILL)
-        assert job.is_right("a", "large")
-    job.end()
 
 
 TWO_JOBS = """

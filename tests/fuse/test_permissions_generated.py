@@ -150,7 +150,7 @@ def order_all(tree: Tree, user: User, hfs: Hfs, client: Client) -> set[str]:
     os.close(told)
     try:
         while True:
-            hints = client.status()["hints"]
+            hints = hfs.status()["hints"]
             if hints["learners"] and "position" in hints["learners"][0]:
                 staged = staged_files(client)
                 (layout,) = (one for one in hints["layouts"] if one["samples"] == len(tree.files))
@@ -161,6 +161,7 @@ def order_all(tree: Tree, user: User, hfs: Hfs, client: Client) -> set[str]:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.timeout(150)  # ten seconds of processor time
 def test_nobody_gets_more_than_source_allows(tmp_path: Path, hfs_mount: HfsMount) -> None:
     chance = random.Random(17)
     tree = generated_tree(tmp_path / "tree", chance)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import graphlib
+import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +32,19 @@ SANITIZERS = {"addresses": "-fsanitize=address,undefined", "threads": "-fsanitiz
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("plane")
+    """For all test processes: to compile takes longer than to run."""
+    own = tmp_path_factory.getbasetemp()
+    made = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "plane"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+@contextlib.contextmanager
+def alone_at(place: Path) -> Iterator[None]:
+    """Who else makes this waits."""
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 FLAGS = ("-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all", f"-I{PLANE}")
@@ -36,32 +52,33 @@ FLAGS = ("-O1", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fno-sanitiz
 
 def driver(build: Path, sanitizer: str, name: str = "driver") -> Path:
     program = build / f"{name}-{sanitizer}"
-    if not program.exists():
-        wraps = [f"-Wl,--wrap={call}" for call in WRAPPED[name]]
-        command = [
-            "gcc",
-            *FLAGS,
-            SANITIZERS[sanitizer],
-            Path(__file__).with_name(f"{name}.c"),
-            *objects(build, sanitizer),
-        ]
-        subprocess.run([*command, "-o", program, *wraps, "-lpthread"], check=True)
+    with alone_at(program):
+        if not program.exists():
+            wraps = [f"-Wl,--wrap={call}" for call in WRAPPED[name]]
+            sources = [Path(__file__).with_name(f"{name}.c"), *objects(build, sanitizer)]
+            made = program.with_suffix(".part")
+            subprocess.run(
+                ["gcc", *FLAGS, SANITIZERS[sanitizer], *sources, "-o", made, *wraps, "-lpthread"], check=True
+            )
+            made.rename(program)  # a test that comes to its limit meanwhile leaves no part of it
     return program
 
 
 def objects(build: Path, sanitizer: str) -> list[Path]:
-    """The plane, compiled once for all drivers: that takes longer than they run."""
+    """The plane, compiled once for all drivers."""
     folder = build / sanitizer
-    if not folder.exists():
-        made = Path(tempfile.mkdtemp(dir=build))
-        sources = [path for path in sorted(PLANE.glob("*.c")) if not path.name.startswith("python")]
-        subprocess.run(["gcc", *FLAGS, SANITIZERS[sanitizer], "-c", *sources], check=True, cwd=made)
-        made.rename(folder)  # a test that comes to its limit meanwhile leaves no part of it
+    with alone_at(folder):
+        if not folder.exists():
+            made = Path(tempfile.mkdtemp(dir=build))
+            sources = [path for path in sorted(PLANE.glob("*.c")) if not path.name.startswith("python")]
+            subprocess.run(["gcc", *FLAGS, SANITIZERS[sanitizer], "-c", *sources], check=True, cwd=made)
+            made.rename(folder)
     return sorted(folder.glob("*.o"))
 
 
 def run(folder: Path, *command: str | Path, limit_s: float) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, cwd=folder)
+    with tempfile.TemporaryDirectory(dir=folder) as own:  # they make files there
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, cwd=own)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -86,8 +103,8 @@ def test_every_call_that_may_fail_fails_once(build: Path, name: str) -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the processor does not stop after each store")
-def test_who_is_killed_at_any_store_leaves_each_handle_and_file_as_before_or_after(build: Path) -> None:
-    program = build / "stores_driver"
+def test_who_is_killed_at_any_store_leaves_each_handle_and_file_as_before_or_after(tmp_path: Path) -> None:
+    program = tmp_path / "stores_driver"
     sources = [
         Path(__file__).with_name("stores_driver.c"),
         PLANE / "counts.c",
@@ -97,7 +114,7 @@ def test_who_is_killed_at_any_store_leaves_each_handle_and_file_as_before_or_aft
         PLANE / "table.c",
     ]
     subprocess.run(["gcc", *FLAGS, "-O2", *sources, "-o", program, "-Wl,--wrap=mmap", "-lpthread"], check=True)
-    run(build, program, limit_s=50)
+    run(tmp_path, program, limit_s=50)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
