@@ -20,7 +20,7 @@ QUICK_RESULTS = WORK / "quick"
 USUAL_S = 240.0
 """What a piece is taken to need of which no run is known."""
 
-NIGHTLY = frozenset({("trust", "kills"), ("trust", "soak"), ("trust", "calls"), ("lmdbio", "random-lustre")})
+NIGHTLY = frozenset({("trust", "soak"), ("trust", "calls"), ("lmdbio", "random-lustre")})
 """They take longer than ten minutes."""
 
 _ALL = ("mountd", "policies", "hfs")

@@ -4,6 +4,7 @@ Only the list of the groups of rows; `scripts/bench trust --only GROUP` measures
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from scripts.benchmarks import (
     trust_calls,
@@ -27,7 +28,9 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "faults": trust_faults.faults,
     "flips": trust_damage.flips,
     "hung": trust_hung.hung,
-    "kills": trust_kills.kills,
+    "kills": partial(trust_kills.kills, "passthrough"),
+    "kills-daemon": partial(trust_kills.kills, "daemon"),
+    "kills-stateless": partial(trust_kills.kills, "stateless"),
     "scrub": trust_damage.scrub,
     "small": trust_small.small,
     "soak": trust_soak.soak,
