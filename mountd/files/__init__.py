@@ -22,33 +22,3 @@ from hfs.mountd.files.recorder import Recorder
 from hfs.mountd.files.residency import Residency
 from hfs.mountd.files.sent_away import SentAway
 from hfs.mountd.files.unused_pages import UnusedPages
-
-__all__ = [
-    "ChangedNames",
-    "Delegations",
-    "DirectoryHandle",
-    "FileHandle",
-    "Handles",
-    "Impediments",
-    "IoMode",
-    "KernelReads",
-    "OpenModes",
-    "OpenObservers",
-    "OpenedFiles",
-    "Opening",
-    "Overlays",
-    "PageFaults",
-    "PageFill",
-    "Passthrough",
-    "ReadPath",
-    "ReadaheadWindows",
-    "Readers",
-    "Recorder",
-    "Refetching",
-    "Residency",
-    "SentAway",
-    "SmallOpens",
-    "UnusedPages",
-    "have_names_looked_up",
-    "open_again",
-]

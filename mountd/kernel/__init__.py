@@ -19,33 +19,3 @@ from hfs.mountd.kernel.small_fetches import (
 )
 from hfs.mountd.kernel.tuning import KernelSettings, tune
 from hfs.mountd.kernel.xattr_answers import LOOK_AT_MOST_S, XattrAnswers
-
-__all__ = [
-    "LOOK_AT_MOST_S",
-    "Backing",
-    "Counted",
-    "DataPlane",
-    "DiskReads",
-    "FetchFigures",
-    "FetchKind",
-    "Fetched",
-    "KernelSettings",
-    "KnownObject",
-    "Opened",
-    "PlaneFigures",
-    "ReadProgress",
-    "SlotFigures",
-    "SlotTable",
-    "SmallFetches",
-    "StagedObject",
-    "TakenSlot",
-    "XattrAnswers",
-    "expire_names",
-    "fastpath",
-    "forget_all_names",
-    "forget_attributes",
-    "forget_names",
-    "let_go_of_pages",
-    "let_go_of_staged_bytes",
-    "tune",
-]

@@ -15,33 +15,3 @@ from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
 from hfs.mountd.namespace.refreshing import Refreshed, Refreshing
 from hfs.mountd.namespace.statahead import EXPECTED
 from hfs.mountd.namespace.xattrs import Xattrs
-
-__all__ = [
-    "EXPECTED",
-    "ROOT_ID",
-    "Answers",
-    "Asker",
-    "Believing",
-    "Dentry",
-    "Inherited",
-    "Journal",
-    "LeadsOut",
-    "NamesNothing",
-    "Namespace",
-    "Node",
-    "Permissions",
-    "Refreshed",
-    "Refreshing",
-    "Xattrs",
-    "expire",
-    "is_link",
-    "open_journal",
-    "open_namespace",
-    "pages_given",
-    "pages_lost",
-    "place_of",
-    "recall",
-    "seconds",
-    "tried",
-    "wanted_by",
-]
