@@ -13,22 +13,6 @@ from collections.abc import Iterable
 
 from hfs.mountd.supervisor.table import HFS_TYPE, Mount, parse, read
 
-__all__ = [
-    "HFS_TYPE",
-    "IN_MEMORY",
-    "Mount",
-    "at",
-    "below_overlay",
-    "canonical",
-    "enclosing",
-    "hfs_mounts",
-    "in_fair_order",
-    "lies_in_overlay",
-    "mounts",
-    "parse",
-    "read",
-]
-
 IN_MEMORY = {"tmpfs", "ramfs"}
 """Types of what is gone with the machine's power."""
 _DESCRIPTOR = re.compile("/dev/fd/[0-9]+(/|$)")

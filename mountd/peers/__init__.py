@@ -11,17 +11,3 @@ from hfs.mountd.peers.job import JobPeers
 from hfs.mountd.peers.joining import JobLimits, OwnerTable
 from hfs.mountd.peers.messages import NodeInfo
 from hfs.mountd.peers.opening import Joining, Membership, end_mpi, open_joining
-
-__all__ = [
-    "Bytes",
-    "ClusterView",
-    "JobLimits",
-    "JobPeers",
-    "Joining",
-    "Membership",
-    "NodeInfo",
-    "OwnerTable",
-    "PeerAnswer",
-    "end_mpi",
-    "open_joining",
-]

@@ -18,21 +18,6 @@ from hfs.mountd.cache.index.statements import FoundRow, IndexReader, IndexWriter
 from hfs.mountd.core.cache_directory import CacheDirectory
 from hfs.mountd.core.version import is_lasting
 
-__all__ = [
-    "AttributesRow",
-    "ChunkRow",
-    "Committed",
-    "Connect",
-    "Folder",
-    "FoundRow",
-    "Index",
-    "IndexFailed",
-    "ScrubRow",
-    "StagedRow",
-    "Stamp",
-    "in_memory",
-]
-
 
 class Index:
     """`connect` is sqlite3.connect, or a test's."""
