@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.benchmarks import common, table
+from scripts.benchmarks import common
 from scripts.benchmarks.async_io_belady_bound import least_source_bytes
 from scripts.benchmarks.async_io_files import FileSet, check_followed, job
 from scripts.benchmarks.readers.shuffle import order
@@ -71,13 +71,6 @@ def test_a_hint_that_was_not_followed_is_an_error() -> None:
     for wrong in ({"epochs": []}, {"epochs": [2]}, {"hinted_bytes": 0}, {"missing": 1}, {"refused": 1}):
         with pytest.raises(common.BenchError, match="not followed"):
             check_followed(mount_that_says(**wrong), 3)
-
-
-def test_rows_that_could_not_be_measured_are_left_out_unless_they_have_a_bar() -> None:
-    fine = table.median_row("fine", [1.0], "x", "c")
-    bare = table.failed_row("bare", "no reason", "c")
-    barred = table.Row("barred", None, "", ">= 1", False, "c")
-    assert table.measured_rows([fine, bare, barred]) == [fine, barred]
 
 
 # --- The least that any cache reads

@@ -1,15 +1,12 @@
 """The parts of `scripts/bench eviction`: that its simulations are what they say, at sizes of a moment."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from hfs.mountd.hints import space_reservation as hints_room
-from scripts.benchmarks import common, eviction
+from scripts.benchmarks import eviction
 from scripts.benchmarks import eviction_simulation as simulation
 from scripts.benchmarks.async_io_belady_bound import least_source_bytes
-from scripts.benchmarks.options import Options
 
 FILES = 200
 KINDS = [
@@ -66,15 +63,3 @@ def test_hinted_reads_every_use_at_least_as_often_as_a_cache_of_that_and_the_win
 def test_it_measures_what_the_daemon_does() -> None:
     assert 100 / hints_room._WINDOW_SHARE == eviction.WINDOW_PERCENT
     assert 100 / hints_room._BATCH_SHARE == eviction.BATCH_PERCENT
-
-
-@pytest.mark.slow
-def test_its_rows_and_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eviction, "FILES_QUICK", FILES)
-    monkeypatch.setattr(eviction, "SIZES", (10, 50, 100))
-    with common.work_folder(tmp_path) as work:
-        rows = [row for group in eviction.GROUPS.values() for row in group(work, Options(quick=True, runs=1), "c")]
-    barred = [row for row in rows if row.bar]
-    # So few files are noisy: which bars hold is for the full run to say, except where arithmetic alone decides.
-    assert all(row.holds for row in barred if row.row.startswith("every file once") and "fill-once" in row.row)
-    assert all(row.value is not None for row in rows)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts.benchmarks import async_io_learners, common, lmdbio, lmdbio_data, lmdbio_mount
+from scripts.benchmarks import common
 from scripts.benchmarks.lmdbio_data import NAME, Database, make_database
-from scripts.benchmarks.options import Options
 from scripts.benchmarks.readers.lmdb_records import RECORD_BYTES, check, record
 from scripts.benchmarks.readers.lmdb_walk import walk
 
@@ -83,17 +82,3 @@ def test_a_step_ends_with_any_of_its_processes(database: Database, tmp_path: Pat
     damage_record(database, int(first_batch[-1]))  # which is the last one's
     with common.reader("lmdb_node.py", *place, "dm") as node, pytest.raises(common.BenchError, match="exit code 1"):
         node.do(seed=1, count=None)
-
-
-# --- A group
-
-
-@pytest.mark.fuse
-@pytest.mark.long
-def test_a_group_measures_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdbio_data, "RECORDS_QUICK", 4000)  # three chunks
-    monkeypatch.setattr(lmdbio_mount, "PART_QUICK", 20)
-    monkeypatch.setattr(async_io_learners, "SETTLED_S", 0.1)
-    with common.work_folder(tmp_path / "bench") as work:
-        rows = lmdbio.GROUPS["random-lustre"](work, Options(quick=True, runs=1), "the command")
-    assert all(row.value is not None for row in rows)

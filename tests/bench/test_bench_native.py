@@ -1,6 +1,5 @@
 """The parts of `scripts/bench native`: readers of a job, what they say of files that change, and what is added up."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import pytest
 from scripts.benchmarks import common, native
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.native_files import FIRST_LARGE, Changing
-from scripts.benchmarks.native_job import ROOT, USERS, WITHOUT
+from scripts.benchmarks.native_job import USERS, WITHOUT
 from scripts.benchmarks.options import Options
-from scripts.benchmarks.planes_warm import ONE
 from scripts.benchmarks.readers.pattern import LEAST_BYTES, version_block, version_of
 
 QUICK = Options(quick=True, runs=1)
@@ -86,14 +84,3 @@ def test_a_reader_finds_wrong_bytes_and_what_is_not_there(readers: Readers, name
     found = readers.all()
     assert found["failed"] == 1
     assert "No such file" in found["said"][-1]
-
-
-@pytest.mark.fuse
-@pytest.mark.long
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
-def test_small_files_are_measured_within_a_job(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scripts.benchmarks.native_small.USERS", (ROOT,))
-    monkeypatch.setattr("scripts.benchmarks.native_small.ACCESSES", (ONE,))
-    monkeypatch.setattr("scripts.benchmarks.fastpath_staged.FILES_QUICK", 20)
-    rows = native.GROUPS["small"](work, QUICK, "")
-    assert all(row.value is not None for row in rows) or "there is no overlay" in rows[0].row, rows

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import common, peers_data, peers_epochs, peers_simulation
+from scripts.benchmarks import common, peers_data, peers_simulation
 from scripts.benchmarks.common import BenchError, Work
 from scripts.benchmarks.options import Options
-from scripts.benchmarks.peers_nodes import Data, Learners, learners, nodes
+from scripts.benchmarks.peers_nodes import Data, Learners, learners
 
 QUICK = Options(quick=True, runs=1)
 
@@ -50,24 +50,3 @@ def test_a_wrong_file_is_noticed_and_the_others_are_read(few: Data) -> None:
         with pytest.raises(BenchError, match="reads have failed"):
             Learners(group.readers).epoch(how="all", seed=1, batch=8)
     assert (answer["samples"], answer["failed"]) == (few.samples, 2)
-
-
-@pytest.mark.mpi
-@pytest.mark.long
-def test_shares_of_two_nodes(work: Work, few: Data) -> None:
-    """What both read comes from the source once; afterwards each gives the other its share, and no more."""
-    with (
-        common.slowfs(work, few.folder, "none") as slow,
-        nodes(work, slow, 2, "partition") as running,
-        learners(running.paths, few) as group,
-    ):
-        peers_epochs.fill(running, group, few, 1)
-        assert running.source_bytes() == few.bytes
-        from_peers, from_source, planned = peers_epochs.epoch_shares(running, group, "local", 2, 16)
-        assert from_source == 0
-        assert planned is not None
-        assert from_peers <= planned < 0.5
-        running.kill(1)
-        assert running.alive == {0}
-        assert running.source_bytes() == few.bytes
-    assert not common.mounts_below(work.run)
