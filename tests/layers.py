@@ -55,6 +55,7 @@ IMPORT_RIGHTS = {
         "hfs/shared/batches.py",  # names the type of a communicator
         "tests/*",
     ),
+    "zmq": ("mountd/peers/sockets.py", "mountd/peers/wires.py", "tests/*"),
     "sqlite3": ("mountd/cache/index/*",),
     "numcodecs": ("mountd/cache/objects/codec.py",),  # imported only where something is encoded
     "subprocess": (
@@ -113,8 +114,9 @@ JOB_SIDE = (
     "mountd/wire/hints.py",
     "mountd/wire/layout.py",
     "mountd/wire/tunnel.py",
+    "mountd/core/hostlist.py",
 )
-NEVER_IN_JOBS = {"trio", "prometheus_client", "pyfuse3", "torch", "mpi4py"}
+NEVER_IN_JOBS = {"trio", "prometheus_client", "pyfuse3", "torch", "mpi4py", "zmq"}
 
 # policies: state in, decision out. The modules of the standard library that they may use; numpy besides.
 PURE_MODULES = {

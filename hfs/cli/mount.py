@@ -53,9 +53,10 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
     """
     verbose = bool(arguments.get("verbose"))
     config, origins = load_config(arguments)
-    alone = config.foreground or config.peers != "none" or take_over or is_given(config.mountpoint)
+    alone = config.foreground or config.peers == "mpi" or take_over or is_given(config.mountpoint)
     if job is not None and (not job or alone):
-        raise ConfigError("job: an ID that is not empty, with a directory, without --foreground, --peers, --take-over")
+        without = "without --foreground, --peers mpi, --take-over"
+        raise ConfigError(f"job: an ID that is not empty, with a directory, {without}")
     with hold(), _told_what_is_left(config), probe.kept():
         if take_over:
             _take_over(config, origins)
@@ -110,8 +111,8 @@ def _told_what_is_left(config: Config) -> Iterator[None]:
 
 
 def _take_over(config: Config, origins: dict[str, str]) -> None:
-    if config.foreground or config.peers != "none":
-        raise ConfigError("take-over: not with --foreground or --peers: the keeper of the mount starts the daemon")
+    if config.foreground or config.peers == "mpi":
+        raise ConfigError("take-over: not with --foreground or --peers mpi: the keeper of the mount starts the daemon")
     config = prepared(config)
     pid = mounting.take_over(config, origins)
     complain(f"{config.mountpoint}: taken over by process {pid}, hfs {metadata.version('hfs-cache')}")
@@ -134,7 +135,7 @@ def _start_for_job(config: Config, origins: dict[str, str], job: str) -> None:
 
 def _joined(config: Config, origins: dict[str, str], job: str | None) -> bool:
     """Whether SOURCE has a daemon already, and MOUNTPOINT shows its mount now. Raises ConfigError, MountError."""
-    if config.peers != "none":
+    if config.peers == "mpi":
         return False  # a daemon of a job that finds its cache in use has to tell the others
     while (found := joining.wait_running(config)) is not None:
         if config.foreground or is_given(config.mountpoint):

@@ -51,7 +51,7 @@ _NOTE = (
 @click.option("--ready", is_flag=True, help="Only whether it answers and SOURCE can be read: exit code 0 or 1.")
 @click.option("--all", "everything", is_flag=True, help="All figures, and the counters with their meaning.")
 @click.option("--watch", is_flag=True, help="The same screen again and again, until Ctrl-C.")
-@click.option("--cluster", is_flag=True, help="All nodes of the job (--peers mpi), a line each.")
+@click.option("--cluster", is_flag=True, help="All nodes of the job (--peers), a line each.")
 @control_option
 @click.pass_context
 def status(

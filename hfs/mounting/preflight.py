@@ -64,9 +64,9 @@ def absolute(config: Config) -> Config:
         "mountpoint": mountinfo.canonical(config.mountpoint),  # /dev/fd/N stays
         "cache": real_path(config.cache, {mount.mountpoint for mount in mountinfo.hfs_mounts()}),
     }
-    for field in ("control", "log_file", "metrics_file"):
+    for field in ("control", "log_file", "metrics_file", "peer_secret"):
         value = getattr(config, field)
-        if value is not None:
+        if value is not None and not (field == "peer_secret" and value.startswith("env:")):
             paths[field] = os.path.abspath(value)
     return msgspec.structs.replace(config, **paths)
 

@@ -10,6 +10,8 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
+from hfs.mountd.core.hostlist import slurm_hosts
+
 _RANKS = (
     ("RANK", "WORLD_SIZE"),  # torchrun, and most scripts
     ("SLURM_PROCID", "SLURM_NTASKS"),
@@ -65,30 +67,12 @@ def nodes_of_ranks(rank: int, world: int, environ: Mapping[str, str] | None = No
     if not environ.get("SLURM_DISTRIBUTION", "block").startswith("block"):
         return None
     try:
-        names, counts = list(_slurm_hosts(hosts)), list(_slurm_counts(tasks))
+        names, counts = list(slurm_hosts(hosts)), list(_slurm_counts(tasks))
     except ValueError:
         return None
     if len(names) != len(counts) or sum(counts) != world:
         return None
     return [name for name, count in zip(names, counts, strict=True) for _ in range(count)]
-
-
-def _slurm_hosts(text: str) -> Iterator[str]:
-    """The names in a list like "n[01-03,7],m1": those with brackets have one pair (scontrol show hostnames)."""
-    items = re.findall(r"(?:[^,\[]|\[[^]]*\])+", text)
-    if ",".join(items) != text:
-        raise ValueError(text)
-    for item in items:
-        match = re.fullmatch(r"([^[]*)\[([0-9,-]+)\](.*)", item)
-        if match is None:
-            if "[" in item:
-                raise ValueError(item)
-            yield item
-            continue
-        for part in match[2].split(","):
-            first, _, last = part.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                yield f"{match[1]}{number:0{len(first)}d}{match[3]}"
 
 
 def _slurm_counts(text: str) -> Iterator[int]:

@@ -85,7 +85,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         await enter(workers.running())
-        joining = await enter(open_joining(config.peers, journal.generation))
+        joining = await enter(open_joining(config, journal.generation))
         ends.append(lambda: end_mpi(joining))
         storage = await enter(open_storage(basics))
         nursery = await enter(_cancelled_at_exit())

@@ -19,6 +19,7 @@ from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
+from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, Transport, encode
 from hfs.policies.geometry import Extent
 
@@ -54,22 +55,11 @@ class Answering:
     """Event loop only."""
 
     def __init__(
-        self,
-        transport: Transport,
-        answers: ChunkAnswers,
-        nursery: trio.Nursery,
-        metrics: Metrics,
-        *,
-        buffer_bytes: int,
-        patience_s: float,
+        self, transport: Transport, answers: ChunkAnswers, nursery: trio.Nursery, metrics: Metrics, limits: JobLimits
     ) -> None:
-        """`patience_s`: so often a peer hears that its answer comes."""
-        self._transport = transport
-        self._answers = answers
-        self._nursery = nursery
-        self._metrics = metrics
-        self._patience_s = patience_s
-        self._memory = ByteAllowance(buffer_bytes // _SHARE)
+        self._transport, self._answers, self._nursery, self._metrics = transport, answers, nursery, metrics
+        self._patience_s = limits.patience_s
+        self._memory = ByteAllowance(limits.buffer_bytes // _SHARE)
         self._begun = 0
         self._slots = trio.CapacityLimiter(_AT_ONCE)
         self._stuck: Counter[int] = Counter()

@@ -23,6 +23,7 @@ import xxhash
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.printable import shown_path
 from hfs.mountd.core.version import Version
+from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, Transport, encode
 from hfs.policies.geometry import Extent
 
@@ -113,19 +114,13 @@ class PeerAsking:
         metrics: Metrics,
         silent: SilentPeers,
         run_in_thread: Callable[..., Awaitable[Any]],
-        *,
-        silence_s: float,
-        total_limit_s: float,
+        limits: JobLimits,
     ) -> None:
-        """`silence_s`: a peer that has said nothing for so long hangs: the bytes of a chunk take milliseconds, and
-        while it waits itself it says so several times in that time. `total_limit_s`: so long a request lasts at most,
-        however often patience is asked for; 0: for ever."""
-        self._transport = transport
-        self._metrics = metrics
-        self._silent = silent
-        self._run_in_thread = run_in_thread
-        self._silence_s = silence_s
-        self._total_limit_s = total_limit_s or math.inf
+        """A peer that has said nothing for `peer_timeout_s` hangs: the bytes of a chunk take milliseconds, and while it
+        waits itself it says so several times in that time."""
+        self._transport, self._metrics, self._silent, self._run_in_thread = transport, metrics, silent, run_in_thread
+        self._silence_s = limits.peer_timeout_s
+        self._total_limit_s = limits.source_timeout_s or math.inf
         self._asked: dict[int, tuple[_Asked, memoryview]] = {}
         self._given_up: dict[int, int] = {}
         """Requests that nobody waits for any more, and their sizes."""

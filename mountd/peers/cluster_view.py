@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 import trio
@@ -32,13 +33,14 @@ class ClusterView(Protocol):
         """For `hfs status`."""
 
 
+@dataclass
 class LoneView:
     """One node alone; `reason` says why, for people. `wanted`: peers were asked for."""
 
-    def __init__(self, reason: str, chunk_bytes: int, *, wanted: bool) -> None:
-        self._reason = reason
-        self._chunk_bytes = chunk_bytes
-        self._wanted = wanted
+    _reason: str
+    _chunk_bytes: int
+    _: KW_ONLY
+    wanted: bool
 
     def directory(self) -> dict[str, object]:
         """One node, which owns everything."""
@@ -51,7 +53,7 @@ class LoneView:
             "placement": "replicate",
             "chunk_bytes": self._chunk_bytes,
             "gone": [],
-            **({"alone": self._reason} if self._wanted else {}),
+            **({"alone": self._reason} if self.wanted else {}),
         }
 
     async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
@@ -67,25 +69,25 @@ class JobView:
     """All nodes of a job, which are asked for their figures."""
 
     def __init__(self, transport: Transport, owners: OwnerTable, silent: SilentPeers, chunk_bytes: int) -> None:
-        self._transport = transport
-        self._owners = owners
-        self._silent = silent
-        self._chunk_bytes = chunk_bytes
+        self._transport, self._owners, self._silent, self._chunk_bytes = transport, owners, silent, chunk_bytes
         self._asked: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
         """Number of a question -> whether more has come, and the figures by node."""
         self._question = 0
 
     def directory(self) -> dict[str, object]:
-        """The nodes as all have agreed on them, and which have gone since."""
-        agreed = self._owners.agreed
+        """The nodes as all have agreed on them, and which have gone since; where they come and go, those that are here,
+        in one order for all."""
+        agreed, numbers = self._owners.agreed, list(range(self._transport.count))
+        if self._transport.kind == "zeromq":
+            numbers = sorted(set(numbers) - self._owners.gone, key=agreed.names.__getitem__)
         return {
-            "nodes": list(agreed.names),
-            "hashes": list(agreed.nodes.hashes),
-            "weights": list(agreed.nodes.weights),
-            "node": self._owners.number,
+            "nodes": [agreed.names[number] for number in numbers],
+            "hashes": [agreed.nodes.hashes[number] for number in numbers],
+            "weights": [agreed.nodes.weights[number] for number in numbers],
+            "node": numbers.index(self._owners.number),
             "placement": agreed.placement,
             "chunk_bytes": self._chunk_bytes,
-            "gone": sorted(self._owners.gone),
+            "gone": sorted(self._owners.gone.intersection(numbers)),
         }
 
     async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
@@ -116,7 +118,7 @@ class JobView:
         """Who is there, who has gone, and who is left alone for a while."""
         names = self._owners.agreed.names
         return {
-            "mode": "mpi",
+            "mode": self._transport.kind,
             "node": names[self._owners.number],
             "nodes": len(names),
             "placement": self._owners.agreed.placement,

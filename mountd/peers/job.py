@@ -1,8 +1,7 @@
 """The peers of a job: asking the owner node of a chunk, answering others, and read slots at the source.
 
 Made once all have joined; `answer` is called when this daemon can. Peers can only make it faster: whatever goes wrong
-with one, the answer is "not from here", and the source is next. Works over MPI (`peers.mpi`) or, in tests, over a fake
-network. Event loop only.
+with one, the answer is "not from here", and the source is next. Works over any `Transport`. Event loop only.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from hfs.mountd.peers.messages import (
     ChunkRequest,
     Figures,
     MessageError,
+    NodeInfo,
     Question,
     Refusal,
     SlotDone,
@@ -44,9 +44,6 @@ log = logging.getLogger(__name__)
 _SHARE = 4
 """A quarter of the buffers may wait for peers for readers, and a quarter for what is fetched ahead."""
 
-_HEARD_OF = 5
-"""So often a node says that it is there, in the time after which it is taken for one that hangs."""
-
 
 class JobPeers:
     """`owners` says whom to ask, `view` tells of all nodes."""
@@ -62,21 +59,11 @@ class JobPeers:
         chunk_bytes: int,
         limits: JobLimits,
     ) -> None:
-        self._transport = transport
-        self._nursery = nursery
-        self._metrics = metrics
-        self._limits = limits
+        self._transport, self._nursery, self._metrics, self._limits = transport, nursery, metrics, limits
         self._silent = SilentPeers()
         self.owners = OwnerTable(agreed, transport.number, run_in_thread)
         self.view = JobView(transport, self.owners, self._silent, chunk_bytes)
-        self._asking = PeerAsking(
-            transport,
-            metrics,
-            self._silent,
-            run_in_thread,
-            silence_s=limits.peer_timeout_s,
-            total_limit_s=limits.source_timeout_s,
-        )
+        self._asking = PeerAsking(transport, metrics, self._silent, run_in_thread, limits)
         self._answering: Answering | None = None
         self._left = False
         self._figures: Callable[[], dict[str, int]] = dict
@@ -88,24 +75,15 @@ class JobPeers:
             self._silent,
             most=limits.stagger_job,
             silence_s=limits.peer_timeout_s,
-            patience_s=limits.peer_timeout_s / _HEARD_OF,
+            patience_s=limits.patience_s,
         )
-        self._needs_slots = limits.stagger * transport.count > limits.stagger_job
-        """Else there are slots for all, and nobody needs to ask."""
         self._rooms = {urgent: ByteAllowance(limits.buffer_bytes // _SHARE) for urgent in (False, True)}
         transport.listen(self)
 
     def answer(self, answers: ChunkAnswers, figures: Callable[[], dict[str, int]]) -> None:
         """From now on peers are answered; before that they are refused. `figures`: what this node says of itself."""
         self._figures = figures
-        self._answering = Answering(
-            self._transport,
-            answers,
-            self._nursery,
-            self._metrics,
-            buffer_bytes=self._limits.buffer_bytes,
-            patience_s=self._limits.peer_timeout_s / _HEARD_OF,
-        )
+        self._answering = Answering(self._transport, answers, self._nursery, self._metrics, self._limits)
 
     def leave(self) -> None:
         """The mount has gone: others are told, and this node answers nobody any more."""
@@ -156,7 +134,9 @@ class JobPeers:
 
     def read_slot(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
         """Waits until this node may read a chunk of a large file from the source (`peers.read_slots`). Never fails."""
-        return self._read_slots.held(path, index, urgent=urgent) if self._needs_slots else nullcontext()
+        if self._limits.stagger * self._transport.count <= self._limits.stagger_job:
+            return nullcontext()  # there are slots for all, and nobody needs to ask
+        return self._read_slots.held(path, index, urgent=urgent)
 
     # -- what comes from the transport --------------------------------------------------------------------------------
 
@@ -185,11 +165,19 @@ class JobPeers:
             self._asking.heard(sender, message)
 
     def lost(self, node: int) -> None:
-        """A node has gone for good: its share is the others', and nobody waits for it."""
+        """A node has gone: its share is the others', and nobody waits for it."""
         if self._left or node in self.owners.gone or node == self._transport.number:
             return
         log.info("peers: %s has gone; its share belongs to the others now", self.owners.agreed.names[node])
-        start_guarded(self._nursery, "share of a lost node", self.owners.lose, node)
+        self.owners.lose(node)
+        start_guarded(self._nursery, "shares of nodes", self.owners.renew)
         self._silent.lost(node)
         self._asking.lost(node)
         self._read_slots.lost(node)
+
+    def joined(self, node: int, info: NodeInfo) -> None:
+        """A node has come, or come back: it is asked for its share again, whatever it was like before."""
+        log.info("peers: %s is here; its share is its own from now on", info.host)
+        self.owners.admit(node, info.host, info.capacity_bytes)
+        start_guarded(self._nursery, "shares of nodes", self.owners.renew)
+        self._silent.lost(node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -44,6 +44,11 @@ class JobLimits:
     """Chunks of one file that each node reads from the source at a time."""
     stagger_job: int
     """Chunks of one file that all nodes together read from the source at a time."""
+
+    @property
+    def patience_s(self) -> float:
+        """So often a node says that it is there, five times before it is taken for one that hangs."""
+        return self.peer_timeout_s / 5
 
 
 @dataclass(frozen=True)
@@ -101,13 +106,13 @@ def agree(infos: Sequence[NodeInfo]) -> Agreed:
     if faults:
         raise ConfigError("\n".join(faults))
     capacities = [info.capacity_bytes for info in infos]
-    placement: Placement = "replicate" if infos[0].placement == "replicate" else "partition"
-    if infos[0].placement == "auto" and infos[0].data_bytes is not None:
-        placement = choose(infos[0].data_bytes, capacities)
+    data_bytes = next((info.data_bytes for info in infos if info.data_bytes is not None), None)
+    wanted = next((info.settled for info in infos if info.settled), infos[0].placement)
+    placement: Placement = "replicate" if wanted == "replicate" else "partition"
+    if wanted == "auto" and data_bytes is not None:
+        placement = choose(data_bytes, capacities)
     hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
-    return Agreed(
-        names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, infos[0].data_bytes
-    )
+    return Agreed(names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, data_bytes)
 
 
 def _names(hosts: Sequence[str]) -> tuple[str, ...]:
@@ -125,10 +130,10 @@ def _some(nodes: Sequence[str]) -> str:
 
 
 class OwnerTable:
-    """Which node owns what, by what was agreed and who has gone since.
+    """Which node owns what, by what was agreed and who has come and gone since.
 
-    The table is made anew, in a thread, when a node is lost; until then the old one holds, and what a lost node owned
-    has no owner. Event loop only. `path`: relative to the root of the mount. `index`: of a chunk, 0 for a whole small
+    The table is made anew, in a thread, when that changes; until then the old one holds, and what a lost node owned has
+    no owner. Event loop only. `path`: relative to the root of the mount. `index`: of a chunk, 0 for a whole small
     file.
     """
 
@@ -140,7 +145,7 @@ class OwnerTable:
         """Nodes that were lost."""
         self._run_in_thread = run_in_thread
         self.table = agreed.nodes.table()
-        """int32 [slots]: see `policies.cluster.placement`. Another one when a node was lost."""
+        """int32 [slots]: see `policies.cluster.placement`. Another one when a node has come or gone."""
 
     def owner(self, path: bytes, index: int) -> int:
         """The node that stages chunk `index` of the file at `path`, or NOBODY."""
@@ -164,14 +169,24 @@ class OwnerTable:
         """How much data this node would stage; None: too much to tell, or nobody has looked."""
         return self.agreed.share_bytes(self.number)
 
-    async def lose(self, node: int) -> None:
-        """A node has gone: what it owned belongs to others from now on."""
-        if node in self.gone:
-            return
+    def lose(self, node: int) -> None:
+        """A node has gone: what it owned belongs to others once the table is renewed, and to nobody until then."""
         self.gone.add(node)
+
+    def admit(self, node: int, name: str, capacity_bytes: int) -> None:
+        """A node has come, or come back: it owns its share once the table is renewed. `node`: known, or the next."""
+        known, nodes = self.agreed.names, self.agreed.nodes
+        hashes = (*nodes.hashes[:node], xxhash.xxh3_64_intdigest(os.fsencode(name)), *nodes.hashes[node + 1 :])
+        weights = (*nodes.weights[:node], float(capacity_bytes), *nodes.weights[node + 1 :])
+        names = (*known[:node], name, *known[node + 1 :])
+        self.agreed = replace(self.agreed, names=names, nodes=Nodes(hashes, weights))
+        self.gone.discard(node)
+
+    async def renew(self) -> None:
+        """Have the table say so."""
         while True:
-            gone = frozenset(self.gone)
-            table = await self._run_in_thread(self.agreed.nodes.table, gone)
-            if gone == self.gone:  # else one more was lost meanwhile
+            nodes, gone = self.agreed.nodes, frozenset(self.gone)
+            table = await self._run_in_thread(nodes.table, gone)
+            if nodes is self.agreed.nodes and gone == self.gone:  # else there was one more change meanwhile
                 self.table = table
                 return

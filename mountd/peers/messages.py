@@ -10,8 +10,8 @@ need of a network for that: small messages in order, and bytes under a tag.
                                  <-------    Figures(request)
       SlotRequest, SlotDone                 <------>    SlotPending, SlotGranted: see `peers.read_slots`
 
-A request's number is the MPI tag that its bytes come under. Messages are msgpack of the structs below, behind a
-checksum; whoever gets one that means nothing drops it and counts it. Knows nothing of MPI.
+A request's number is the tag that its bytes come under. Messages are msgpack of the structs below, behind a
+checksum; whoever gets one that means nothing drops it and counts it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,28 @@ class Listener(Protocol):
         """A small message has come."""
 
     def lost(self, node: int) -> None:
-        """A node has left or failed, and will never answer again."""
+        """A node has left or failed, and answers nobody, unless it comes back."""
+
+    def joined(self, node: int, info: NodeInfo) -> None:
+        """A node has come that was not gathered, or is here again."""
 
 
 class Transport(Protocol):
-    """A network between this node and `count` - 1 others: `peers.mpi`, and in tests a fake in virtual time.
+    """A network between this node and `count` - 1 others: `peers.mpi`, `peers.zeromq`, in tests a fake in virtual time.
 
     Event loop only; no method waits, every callback comes on the loop.
     """
 
+    kind: str
+    """For people."""
     number: int
     """Of this node, in [0, count)."""
-    count: int
     last_tag: int
     """Tags are in [1, last_tag]."""
+
+    @property
+    def count(self) -> int:
+        """How many there are, those that have gone included. Grows where nodes may come."""
 
     def listen(self, listener: Listener) -> None:
         """From now on this one hears what comes, and before that what has come already. Called once."""
@@ -63,7 +71,8 @@ class Transport(Protocol):
         """Send bytes; they are read until `done`, which for a node that hangs may never be called."""
 
     def take_nowait(self, giver: int, tag: int, into: memoryview, done: Callable[[bool], None]) -> None:
-        """Receive all of `into`; it may be written to until `done`, which says whether it is whole.
+        """Receive all of `into`, which the giver has said that it gives; it may be written to until `done`, which says
+        whether it is whole.
 
         For a node that hangs or has gone `done` may never be called, and `into` is never free.
         """
@@ -177,6 +186,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """0: nothing is staged there."""
     data_bytes: int | None = None
     """Of all files, as the first node has found; None: too many to tell, or more than any node holds."""
+    settled: str = ""
+    """The placement of the job that this node is in already; empty: it is about to join one."""
     fault: str = ""
     """Why this daemon cannot start: then none does, and all else is not said."""
     reader: str = ""

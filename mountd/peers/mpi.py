@@ -75,6 +75,8 @@ class _Gather:
 class MpiTransport:
     """`start` before anything else, `end` after everything."""
 
+    kind = "mpi"
+
     def __init__(self) -> None:
         self.number, self.count, self.last_tag = 0, 1, 1
         self._listener: Listener | None = None

@@ -1,6 +1,7 @@
-"""Opening the peers: MPI is started first, each daemon joins once it knows its part, and MPI ends last.
+"""Opening the peers: the transport is started first, each daemon joins once it knows its part, and the transport ends
+last: MPI without an event loop.
 
-A daemon that cannot start tells the others why in place of joining, so that nobody waits for it.
+A daemon of an MPI job that cannot start tells the others why in place of joining, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from hfs.mountd.core.config.loading import survives_lost_daemons
-from hfs.mountd.core.errors import sole
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.config.loading import peer_secret, survives_lost_daemons
+from hfs.mountd.core.errors import ConfigError, sole
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.peers.cluster_view import ClusterView, LoneView
 from hfs.mountd.peers.job import JobPeers
 from hfs.mountd.peers.joining import JobLimits, agree, decode_infos, encode_info
 from hfs.mountd.peers.messages import NodeInfo
 from hfs.mountd.peers.mpi import MpiTransport
+
+if TYPE_CHECKING:
+    from hfs.mountd.peers.zeromq import ZmqTransport
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +50,7 @@ class Membership(NamedTuple):
 class Joining:
     """`transport` None: there is nobody to join."""
 
-    def __init__(self, transport: MpiTransport | None, why_alone: str = "--peers none") -> None:
+    def __init__(self, transport: MpiTransport | ZmqTransport | None, why_alone: str = "--peers none") -> None:
         self.transport = transport
         self._why_alone = why_alone
         self.joined = False
@@ -53,7 +58,9 @@ class Joining:
     @property
     def is_first(self) -> bool:
         """Whether this daemon is the one that looks for what all need to know."""
-        return self.transport is not None and self.transport.count > 1 and self.transport.number == 0
+        if isinstance(self.transport, MpiTransport):
+            return self.transport.count > 1 and self.transport.number == 0
+        return self.transport is not None and self.transport.is_first
 
     @property
     def count(self) -> int:
@@ -79,12 +86,16 @@ class Joining:
             return Membership(
                 None, LoneView(self._why_alone, info.chunk_bytes, wanted=self._why_alone != "--peers none")
             )
-        if self.transport.count == 1:
+        if isinstance(self.transport, MpiTransport) and self.transport.count == 1:
             reason = "the only daemon of its job: started without mpirun, or started again, after which none can rejoin"
             log.warning("peers: this is %s; it runs alone", reason)
             self.joined = True
             return Membership(None, LoneView(reason, info.chunk_bytes, wanted=True))
-        agreed = agree(decode_infos(await self._gather(info, _JOIN_LIMIT_S)))
+        if isinstance(self.transport, MpiTransport):
+            agreed = agree(decode_infos(await self._gather(info, _JOIN_LIMIT_S)))
+        else:
+            agreed = agree(await self.transport.gather(info))
+            self.transport.settle(agreed.placement)
         names = agreed.names
         log.info(
             "peers: %s is one of %d nodes, placement %s", names[self.transport.number], len(names), agreed.placement
@@ -95,32 +106,43 @@ class Joining:
         return Membership(peers, peers.view)
 
     async def _gather(self, info: NodeInfo, limit_s: float) -> list[bytes]:
-        assert self.transport is not None
+        assert isinstance(self.transport, MpiTransport)
         self.joined = True
         return await self.transport.gather(encode_info(info), limit_s)
 
     async def refuse(self, fault: str) -> None:
         """Tell the others, who wait for this daemon, why it does not come."""
-        if self.transport is None or self.transport.count == 1 or self.joined:
+        if not isinstance(self.transport, MpiTransport) or self.transport.count == 1 or self.joined:
             return
         with trio.CancelScope(shield=True):
             await self._gather(NodeInfo(fault=fault), _FAULT_LIMIT_S)
 
 
 @asynccontextmanager
-async def open_joining(peers: str, generation: int) -> AsyncIterator[Joining]:
-    """`peers`: of the configuration. `generation`: how many daemons of this mount there were before; MPI takes the
-    first alone. Raises ConfigError without MPI, MountError if it does not start."""
-    if peers == "none":
+async def open_joining(config: Config, generation: int) -> AsyncIterator[Joining]:
+    """`generation`: how many daemons of this mount there were before; MPI takes the first alone. Raises ConfigError
+    without the library of the transport or the secret, MountError if it does not start."""
+    if config.peers == "none":
         yield Joining(None)
+        return
+    if config.peers != "mpi":
+        try:
+            from hfs.mountd.peers.zeromq import open_zeromq
+        except ImportError as error:
+            raise ConfigError(f"peers: needs ZeroMQ ({error}); pip install pyzmq") from None
+        secret = await trio.to_thread.run_sync(peer_secret, config.peer_secret or "")
+        async with open_zeromq(
+            config.peers, config.peer_listen, secret, timeout_s=config.peer_timeout_s, is_again=generation > 0
+        ) as transport:
+            yield Joining(transport)
         return
     if generation:
         log.warning("peers: this daemon follows one that has ended; none can rejoin the job, so it runs alone")
         yield Joining(None, "the daemon before this one has ended, and none can rejoin the job")
         return
-    transport = MpiTransport()
-    await transport.start()
-    joining = Joining(transport)
+    mpi = MpiTransport()
+    await mpi.start()
+    joining = Joining(mpi)
     try:
         yield joining
     except Exception as error:
@@ -131,8 +153,8 @@ async def open_joining(peers: str, generation: int) -> AsyncIterator[Joining]:
             log.debug("peers: %s", also)
         raise
     finally:
-        transport.leave_nowait()  # once more where it is said already: nobody counts
-        transport.end()
+        mpi.leave_nowait()  # once more where it is said already: nobody counts
+        mpi.end()
 
 
 def end_mpi(joining: Joining) -> None:
@@ -141,7 +163,7 @@ def end_mpi(joining: Joining) -> None:
     MPI's end waits for the daemons of all nodes, whose mounts may be used for hours still. So it comes when all else
     has ended, without an event loop.
     """
-    if joining.transport is None:
+    if not isinstance(joining.transport, MpiTransport):
         return
     alone = joining.transport.count == 1
     if sys.exc_info()[0] is not None:

@@ -56,9 +56,7 @@ class SlotCoordinator:
         most: int,
         patience_s: float,
     ) -> None:
-        self._say = say
-        self._nursery = nursery
-        self._patience_s = patience_s
+        self._say, self._nursery, self._patience_s = say, nursery, patience_s
         self._stagger = Stagger(most)
         self._places: dict[_Asker, Place] = {}
         self._askers: dict[Place, _Asker] = {}
@@ -153,10 +151,7 @@ class ReadSlots:
     ) -> None:
         """`most`: reads of one file at a time in the whole job, at least 1. `silence_s`: a coordinator that has said
         nothing for so long hangs; `patience_s`: so often one says that a slot comes."""
-        self._transport = transport
-        self._owner = owner
-        self._metrics = metrics
-        self._silent = silent
+        self._transport, self._owner, self._metrics, self._silent = transport, owner, metrics, silent
         self._silence_s = silence_s
         self._asked: dict[int, _Asked] = {}
         self._next = 0

@@ -114,8 +114,8 @@ class Directory(Message, frozen=True):
 
     {"nodes": names, "hashes": 64-bit hashes of them, "weights": of `policies.cluster.placement.Nodes`, "node": the
     number of the one that answers, "placement": "partition" or "replicate", "chunk_bytes": int, "gone": numbers of
-    nodes that the one that answers has lost: only these may differ}. A daemon without peers names itself alone; if it
-    was to have some, "alone" says why it has none."""
+    nodes that the one that answers has lost: only these may differ, and where nodes come and go they are left out}. A
+    daemon without peers names itself alone; if it was to have some, "alone" says why it has none."""
 
 
 class Cluster(Message, frozen=True):

@@ -2,7 +2,7 @@
 
 Equations (1) to (8) of locality-aware loading (Yang and Cong, 2019), in their symbols; D in samples, rates in samples a
 second, times in seconds, p nodes. Training, preprocessing and loading overlap, so an epoch takes as long as the longer
-of training and loading. `imbalance` simulates the share of a global batch that has to move (their figure 6).
+of training and loading.
 
 Pure; measures nothing.
 """
@@ -12,9 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
-
-import numpy as np
-from numpy.typing import NDArray
 
 Way = Literal["direct", "node_cache", "distributed", "locality"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -137,25 +134,6 @@ def _epoch_s(found: Costs, way: Way) -> float:
     return float(getattr(found, f"{way}_s"))
 
 
-def imbalance(nodes: int, local_batch: int, steps: int, seed: int, epoch_batches: int = 64) -> NDArray[np.float64]:
-    """float64 [steps]: the share of each of some global batches that has to move, in 0..1.
-
-    As the paper simulates it: a data set of `epoch_batches` global batches, divided evenly between `nodes` caches, is
-    drawn without replacement; what counts is the sum of the deficits over the batch.
-    """
-    if nodes < 1 or local_batch < 1:
-        raise ValueError(f"{nodes} nodes with batches of {local_batch}")
-    batch = nodes * local_batch
-    rng = np.random.default_rng(seed)
-    moved: list[float] = []
-    while len(moved) < steps:
-        owners = rng.permutation(np.repeat(np.arange(nodes, dtype=np.int32), local_batch * epoch_batches))
-        for start in range(0, len(owners), batch):
-            have = np.bincount(owners[start : start + batch], minlength=nodes)
-            moved.append(float(np.maximum(local_batch - have, 0).sum()) / batch)
-    return np.array(moved[:steps])
-
-
 def expected_imbalance(nodes: int, local_batch: int) -> float:
-    """What `imbalance` is about: half the mean deviation of a binomial variable from its mean, for large batches."""
+    """The share of a batch that moves (figure 6): half the mean deviation of a binomial variable from its mean."""
     return math.sqrt((1 - 1 / nodes) / (2 * math.pi * local_batch))

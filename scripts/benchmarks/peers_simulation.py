@@ -1,8 +1,8 @@
 """Rows without daemons: the share of a global batch that moves for balance, and planning an epoch of a large job."""
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hfs.policies.cluster.cost_model import imbalance
 from scripts.benchmarks.common import Work, reader, seconds
 from scripts.benchmarks.fastpath_results import Results
 from scripts.benchmarks.options import Options
@@ -19,6 +19,25 @@ HALF_A_POINT = 0.5
 SAMPLES, SAMPLES_QUICK = 1_280_000, 64_000
 LEARNERS = 1024
 LOCAL_BATCH = 32
+
+
+def imbalance(nodes: int, local_batch: int, steps: int, seed: int, epoch_batches: int = 64) -> NDArray[np.float64]:
+    """float64 [steps]: the share of each of some global batches that has to move, in 0..1.
+
+    As the paper simulates it: a data set of `epoch_batches` global batches, divided evenly between `nodes` caches, is
+    drawn without replacement; what counts is the sum of the deficits over the batch.
+    """
+    if nodes < 1 or local_batch < 1:
+        raise ValueError(f"{nodes} nodes with batches of {local_batch}")
+    batch = nodes * local_batch
+    rng = np.random.default_rng(seed)
+    moved: list[float] = []
+    while len(moved) < steps:
+        owners = rng.permutation(np.repeat(np.arange(nodes, dtype=np.int32), local_batch * epoch_batches))
+        for start in range(0, len(owners), batch):
+            have = np.bincount(owners[start : start + batch], minlength=nodes)
+            moved.append(float(np.maximum(local_batch - have, 0).sum()) / batch)
+    return np.array(moved[:steps])
 
 
 def simulated_percent(nodes: int, local_batch: int, steps: int, seed: int) -> float:

@@ -7,11 +7,7 @@ import trio
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import Commands
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.wire.protocol import (
-    Failure,
-    Join,
-    Result,
-)
+from hfs.mountd.wire.protocol import Failure, Join, Result
 
 
 class NoLearners:

@@ -17,6 +17,8 @@ from hfs.mountd.peers.messages import Listener
 class FakeTransport:
     """One node's end."""
 
+    kind = "fake"
+
     def __init__(self, network: FakeNetwork, number: int, count: int) -> None:
         self._network = network
         self.number, self.count, self.last_tag = number, count, 32767

@@ -74,11 +74,7 @@ class FetchParts:
         )
 
     def fetching(
-        self,
-        namespace: Namespace,
-        page_cache: PageCache | None,
-        is_recorded: Callable[[], bool],
-        nursery: trio.Nursery,
+        self, namespace: Namespace, page_cache: PageCache | None, is_recorded: Callable[[], bool], nursery: trio.Nursery
     ) -> Fetching:
         return fetching(self._basics, self._storage, None, namespace, page_cache, is_recorded, nursery)
 

@@ -155,10 +155,7 @@ async def daemon(
         hinting = built.hinting(namespace, fetch, io_mode, small_files)
         hints, learners, queue = hinting.follower, built.learners, built.queue
         siblings = SiblingWatch(
-            Siblings(CHUNK, budget_bytes=8 * CHUNK),
-            nursery,
-            namespace.listings.whole,
-            queue.siblings_nowait,
+            Siblings(CHUNK, budget_bytes=8 * CHUNK), nursery, namespace.listings.whole, queue.siblings_nowait
         )
         # Nothing is fetched without Python here; see tests/fuse/test_small_pipeline.py.
         pipeline: Any = SimpleNamespace(
@@ -210,14 +207,7 @@ async def daemon(
             slot_opened=pipeline.opened,
         )
         read_path = ReadPath(
-            fetch.resolver,
-            readahead,
-            faults,
-            fetch.plans,
-            recorder,
-            metrics,
-            delegations,
-            chunk_bytes=CHUNK,
+            fetch.resolver, readahead, faults, fetch.plans, recorder, metrics, delegations, chunk_bytes=CHUNK
         )
         opening = Opening(
             namespace,

@@ -3,6 +3,7 @@
 The only code of the daemon that reads environment and arguments.
 """
 
-from hfs.mountd.core.config.config import KEYS, Config, VerifyWanted, describe
+from hfs.mountd.core.config.config import KEYS, Config, VerifyWanted
+from hfs.mountd.core.config.loading import describe
 
 __all__ = ["KEYS", "Config", "VerifyWanted", "describe"]

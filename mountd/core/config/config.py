@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Literal, get_args
 
@@ -26,8 +26,10 @@ from hfs.mountd.core.config.key import (
     FILE_OR_DIRECTORY,
     FLAG,
     IDENTITY,
+    LISTEN,
     MIB,
     NICE,
+    PEERS,
     RATE,
     SIZE,
     SOCKET,
@@ -37,6 +39,7 @@ from hfs.mountd.core.config.key import (
     choice,
     one_of,
 )
+from hfs.mountd.core.hostlist import DEFAULT_LISTEN
 from hfs.policies.cache.encoding import EncodingWanted
 from hfs.policies.cache.eviction import DEFAULT, POLICIES
 from hfs.policies.iomode import Wanted
@@ -51,7 +54,6 @@ TOLD = partial(Key, "Logs and metrics")
 
 # The words that some keys choose from.
 Direct = Literal["auto", "off"]
-PeersWanted = Literal["none", "mpi"]
 PlacementWanted = Literal["auto", "partition", "replicate"]
 VerifyWanted = Literal["first-use", "changed"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -302,19 +304,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     peers: Annotated[
-        PeersWanted,
+        str,
         NODES(
-            choice(PeersWanted),
-            "`mpi`: share with the daemons of the same `mpirun`. The daemon stays in the foreground.",
+            PEERS,
+            "Share with the daemons of these hosts: a list, `slurm`, `torchrun`, `dns:NAME`, or `auto` for what the "
+            "launcher says; with `mpi` with those of one `mpirun`, in the foreground. See [many nodes](nodes.md).",
             option=True,
         ),
     ] = "none"
+    peer_secret: Annotated[
+        str | None,
+        NODES(FILE, "The file with the secret of the job, of one user alone; `env:NAME`: a variable.", default="none"),
+    ] = None
+    peer_listen: Annotated[str, NODES(LISTEN, "Where other nodes reach this one.")] = DEFAULT_LISTEN
     placement: Annotated[
         PlacementWanted,
         NODES(
             choice(PlacementWanted),
-            "What each node stages: its share, or all. `auto`: all, where the data fits every node. See "
-            "[many nodes](nodes.md).",
+            "What each node stages: its share, or all. `auto`: all, where the data fits every node.",
             option=True,
         ),
     ] = "auto"
@@ -390,10 +397,3 @@ def _keys() -> Iterator[Key]:
 
 KEYS: tuple[Key, ...] = tuple(_keys())
 """In the order of the fields. `default` is what is taken where nothing is given, in words."""
-
-
-def describe(config: Config, origins: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """Key name -> {"value", "origin"}, as `hfs status` and `hfs config` show it. Units are those of Config's fields."""
-    return {
-        key.name: {"value": getattr(config, key.field), "origin": origins.get(key.field, "default")} for key in KEYS
-    }

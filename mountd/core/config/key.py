@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
+from hfs.mountd.core.hostlist import parse_peers
 from hfs.mountd.core.socket_places import MAX_SOCKET_PATH_BYTES
 
 # K = KiB = 1024 as in dd, truncate and most schedulers; KB = 1000 as on the box of a disk.
@@ -313,6 +314,11 @@ def _socket_path(value: object) -> str:
     return path
 
 
+def _listen(value: object) -> str:
+    text = str(value).strip()
+    return str(address_of(f"0.0.0.0:{text}" if text.isdecimal() else text))
+
+
 def _identity(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{16}", value):
         raise ValueError(value)
@@ -324,6 +330,15 @@ FILE = ValueKind(_path, "the path of a file", "PATH")
 FILE_OR_DIRECTORY = ValueKind(_path_or_off, "the path of a file or a directory, or off", "PATH")
 ADDRESS = ValueKind(
     parse_address, "a port, ADDRESS:PORT or [ADDRESS]:PORT with an address in numbers, or off", "ADDRESS"
+)
+LISTEN = ValueKind(
+    _listen, "a port of all addresses, ADDRESS:PORT or [ADDRESS]:PORT with an address in numbers", "ADDRESS"
+)
+PEERS = ValueKind(
+    parse_peers,
+    "none, mpi, auto, slurm, torchrun, dns:NAME or hosts like A,B,C:PORT",
+    "NODES",
+    lambda value: f"`{value}`",
 )
 SOCKET = ValueKind(_socket_path, f"a path for the control socket, at most {MAX_SOCKET_PATH_BYTES} bytes", "PATH")
 FLAG = ValueKind(parse_flag, "true or false", show=lambda value: "on" if value else "off")

@@ -29,6 +29,7 @@ import msgspec
 from hfs.mountd.core.config.config import KEYS, Config
 from hfs.mountd.core.config.key import SourceUser, shown_user
 from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.hostlist import peers_of
 
 log = logging.getLogger(__name__)
 
@@ -204,8 +205,7 @@ def load(
                 faults.append(Fault(key.name, f"missing; give {key.missing}"))
     _settle_user(values, origins, faults)
     _check_together(values, origins, faults)
-    if values.get("peers") == "mpi" and not values.get("foreground"):
-        values["foreground"], origins["foreground"] = True, "peers"  # the launched process is the daemon
+    _settle_peers(values, environ, origins, faults)
     if faults:
         raise ConfigError("\n".join(str(fault) for fault in faults))
     return Config(**values), origins
@@ -274,6 +274,22 @@ def _settle_user(values: dict[str, Any], origins: Mapping[str, str], faults: lis
         faults.append(impossible("as-user", shown_user(values["as_user"]), origins["as_user"], allowed))
 
 
+def _settle_peers(
+    values: dict[str, Any], environ: Mapping[str, str], origins: dict[str, str], faults: list[Fault]
+) -> None:
+    """Who they are, as the launcher says."""
+    if values.get("peers", "none") in ("none", "mpi"):
+        if values.get("peers") == "mpi" and not values.get("foreground"):
+            values["foreground"], origins["foreground"] = True, "peers"  # the launched process is the daemon
+        return
+    try:
+        values["peers"] = peers_of(values["peers"], environ)
+    except ValueError as error:
+        faults.append(impossible("peers", values["peers"], origins["peers"], f"what the launcher says, and {error}"))
+    if values.get("peer_secret") is None:
+        faults.append(Fault("peer-secret", "missing; give -o peer-secret=FILE, made by openssl rand -hex 32 > FILE"))
+
+
 def survives_lost_daemons() -> bool:
     """Whether we were started by `mpirun --with-ft ulfm` of OpenMPI: a daemon that ends does not end the others."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable") in {"1", "true"}  # noqa: SIM112 - OpenMPI's name
@@ -286,6 +302,35 @@ def state_directory(environ: Mapping[str, str]) -> str | None:
     """
     state = environ.get("XDG_STATE_HOME")
     return f"{state}/hfs" if state and os.path.isabs(state) else None
+
+
+def describe(config: Config, origins: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """Key name -> {"value", "origin"}, as `hfs status` and `hfs config` show it. Units are those of Config's fields."""
+    return {
+        key.name: {"value": getattr(config, key.field), "origin": origins.get(key.field, "default")} for key in KEYS
+    }
+
+
+_LEAST_SECRET_BYTES, _MOST_SECRET_BYTES = 32, 4096
+
+
+def peer_secret(named: str) -> bytes:
+    """The secret of the job, from the file or the env:VARIABLE that `peer-secret` names. Raises ConfigError."""
+    try:
+        if named.startswith("env:"):
+            text = os.environ[named.removeprefix("env:")].encode("utf-8", "surrogateescape")
+        else:
+            with open(named, "rb") as file:
+                state = os.fstat(file.fileno())
+                # Kubernetes shows a secret to a group of the pod alone, and to nobody else.
+                if state.st_mode & (0o007 if state.st_uid == 0 else 0o077) or state.st_uid not in (0, os.geteuid()):
+                    raise ConfigError(f"peer-secret: {named} is not ours alone; chmod 600, and ours")
+                text = file.read(_MOST_SECRET_BYTES)
+    except (OSError, KeyError) as error:
+        raise ConfigError(f"peer-secret: {named} cannot be read ({error})") from None
+    if len(text.strip()) < _LEAST_SECRET_BYTES:
+        raise ConfigError(f"peer-secret: {named}: at least 32 characters, as of openssl rand -hex 32")
+    return text.strip()
 
 
 def dump(config: Config, origins: Mapping[str, str]) -> bytes:

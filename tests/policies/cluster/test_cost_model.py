@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, imbalance, stops_scaling
+from hfs.policies.cluster.cost_model import WAYS, Job, costs, expected_imbalance, gains_end, stops_scaling
+from scripts.benchmarks.peers_simulation import imbalance
 
 JOB = Job(samples=1200, train_rate=10, preprocess_rate=30, storage_rate=40, remote_rate=120, cached=0.75, moved=0.05)
 
