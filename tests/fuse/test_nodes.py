@@ -46,3 +46,26 @@ def test_three_share_and_one_that_is_killed_is_a_member_again(tmp_path: Path) ->
     finally:
         faults = [fault for hfs in nodes for fault in hfs.close()]
     assert faults == []
+
+
+def test_who_has_another_secret_gets_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for seed, size in enumerate(SIZES):
+        write_pattern(tmp_path / "data" / str(seed), seed + 1, size)
+    nodes = []
+    for number, secret in enumerate(("of tests" * 8, "another" * 9)):
+        base = tmp_path / f"node-{number}"
+        base.mkdir()
+        (base / "secret").touch(0o600)
+        (base / "secret").write_text(secret)
+        host = f"127.{os.getpid() % 251 + 1}.{os.getpid() // 251 % 251}"
+        mine = f"peer-secret={base}/secret,peer-listen={host}.{number + 4}:24370"
+        options = ("--placement=partition", f"--peers={host}.4", "-o", mine, "--chunk=64K", "--cache-size=1G")
+        nodes.append(Hfs(tmp_path / "data", base / "mnt", base / "cache", base / "log", options))
+        nodes[-1].mount()
+    try:
+        read_all(*nodes)
+        assert [hfs.status()["peers"]["nodes"] for hfs in nodes] == [1, 1]
+        assert [hfs.status()["counters"]["peer_served"]["value"] for hfs in nodes] == [0, 0]
+    finally:
+        assert [fault for hfs in nodes for fault in hfs.close()] == []
