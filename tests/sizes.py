@@ -72,7 +72,7 @@ BUDGETS = {
     "policies/simulation": 655,
     "PRODUCT": 72200,
     "C": 7325,
-    "TESTS": 69860,
+    "TESTS": 70265,
 }
 DUE_SHARE, DUE_LINES = 0.03, 60
 """A room that lies further below its budget than both is to be lowered."""

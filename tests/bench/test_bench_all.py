@@ -46,7 +46,6 @@ def test_a_table_shows_what_is_kept_and_nothing_else_changes(tmp_path: Path) -> 
     assert "| epoch 1 \\| lustre | 1.35 x (1.3 to 1.39) | >= 1 | holds |\n" in written
     assert "| &nbsp;&nbsp;direct | 22.1 s |  |  |\n| epoch 2 | 0.9 x | >= 1 | **missed** |\n" in written
     assert written.endswith("\n<!-- end of what is kept -->\nafter | 3 |\n")
-    assert "stale" not in written
     assert pages.rewritten(written, tmp_path) == written
 
 
@@ -129,13 +128,11 @@ def test_what_has_no_file_or_names_an_unknown_commit_is_measured_again(
     if head.returncode == 0:
         kept(tmp_path, versions={"commit": head.stdout.strip()})
         assert Piece("mount", "images").commits_since() == 0
-        assert Piece("mount", "images", quick=True).kept() is None
 
 
 def test_all_groups_of_all_benchmarks_are_pieces() -> None:
     names = [piece.name for piece in pieces.pieces(quick=False)]
     assert len(names) == len(set(names)) > 90
-    assert {"mount-images", "first-epoch-cold", "trust-kills"} <= set(names)
     assert {(piece.benchmark, piece.group) for piece in pieces.pieces(quick=False)} >= pieces.NIGHTLY
     assert set(guard.PIECES) <= set(names)
 

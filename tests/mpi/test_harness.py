@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fuse.harness import wait_gone
+from tests.fuse.harness import ROOT, wait_gone
 from tests.mpi import harness
+from tests.mpi.daemons import ULFM
 from tests.mpi.harness import Job
 
 
@@ -49,3 +50,9 @@ def test_a_mpirun_that_outlives_its_ranks_is_ended(mpirun: Callable[..., Job], m
     for rank in range(2):
         os.kill(job.pid(rank), signal.SIGKILL)
     assert job.finish() == -signal.SIGKILL
+
+
+def test_mpi_does_what_every_transport_must_do(mpirun: Callable[..., Job]) -> None:
+    """The others: tests/mountd/peers/test_transports.py."""
+    program = ["python", "-m", "tests.support.transport_exchange"]
+    assert mpirun(3, program, options=ULFM, env={"PYTHONPATH": str(ROOT)}).must() == ["done\n"] * 3

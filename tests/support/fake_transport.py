@@ -7,6 +7,7 @@ half when they are there, so a buffer that is used again too early shows.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import trio
@@ -28,7 +29,7 @@ class FakeTransport:
         self.listener = listener
 
     def leave_nowait(self) -> None:
-        self._network.kill(self.number)
+        self._network.leave(self.number)
 
     def send_nowait(self, to: int, message: bytes) -> None:
         self._network.send(self.number, to, message)
@@ -57,6 +58,7 @@ class FakeNetwork:
         self.transfer_fails: Callable[[int, int], bool] = lambda _giver, _taker: False
         """Whether bytes between two nodes do not arrive whole: the taker is told."""
         self.transfer_s = 0.001
+        self._under_way: defaultdict[tuple[int, int], deque[bytes | None]] = defaultdict(deque)
         self.held: list[tuple[int, int, bytes]] = []
         self.dead: set[int] = set()
 
@@ -65,18 +67,33 @@ class FakeNetwork:
         if changed is None:
             self.held.append((sender, to, message))
         else:
-            self._nursery.start_soon(self._deliver, sender, to, changed)
+            self._start(sender, to, changed)
 
     def release(self) -> None:
         """Deliver what was held back."""
         for sender, to, message in self.held:
-            self._nursery.start_soon(self._deliver, sender, to, message)
+            self._start(sender, to, message)
         self.held.clear()
 
-    async def _deliver(self, sender: int, to: int, message: bytes) -> None:
+    def leave(self, sender: int) -> None:
+        """It says to all others that it goes, after all that it has said."""
+        for node in self.nodes:
+            if node.number != sender:
+                self._start(sender, node.number, None)
+
+    def _start(self, sender: int, to: int, message: bytes | None) -> None:
+        self._under_way[sender, to].append(message)
+        self._nursery.start_soon(self._deliver, sender, to)
+
+    async def _deliver(self, sender: int, to: int) -> None:
         await trio.sleep(self.delay_s)
+        message = self._under_way[sender, to].popleft()  # in order, whichever task wakes first
         listener = self.nodes[to].listener
-        if to not in self.dead and sender not in self.dead and listener is not None:
+        if to in self.dead or sender in self.dead or listener is None:
+            return
+        if message is None:
+            listener.lost(sender)
+        else:
             listener.received(sender, message)
 
     def match(self, giver: int, taker: int, tag: int) -> None:
