@@ -84,7 +84,7 @@ def between(before: _Clock, after: _Clock) -> Quiet:
 @contextmanager
 def group() -> Iterator[Group]:
     """One for this run, removed at the end. Without root, or cgroup v2, it is none."""
-    mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    mounts = (line.split() for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines())
     root = next((Path(where) for _what, where, kind, *_ in mounts if kind == "cgroup2"), None)
     path = root / f"hfs-bench-{os.getpid()}" if root is not None else None
     try:

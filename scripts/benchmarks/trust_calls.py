@@ -119,7 +119,7 @@ def _watch(mount: Mount, beats: list[Path], readers: list[Reader], seconds: floa
 
 
 def _abort(mount: Mount) -> None:
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         fields = line.split()
         if fields[4] == str(mount.path):
             Path(f"/sys/fs/fuse/connections/{fields[2].split(':')[1]}/abort").write_text("1")

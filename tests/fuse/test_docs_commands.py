@@ -52,8 +52,8 @@ BEFORE = {
     "layouts.md": LMDB + "hfs mount /lustre/records /data --cache /nvme/before\n",
     "planning.md": MOUNT + "hfs-hint record --mount /data -o small.trace -- python train.py --data /data/train\n",
     "slurm.md": "mkdir -p /etc/slurm\n",
-    "nodes.md": "cp -r /lustre/imagenet /lustre/data\n"
-    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n",
+    "nodes.md": "cp -r /lustre/imagenet /lustre/data\nsrun() { shift; SLURM_JOB_NODELIST=$(hostname) $@; }\n"
+    "export -f srun\nexport OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n",
     "sharing.md": "useradd --no-create-home alice\n",
 }
 """What a page takes for granted."""

@@ -58,7 +58,7 @@ def hfs(source: Path, hfs_mount: HfsMount) -> Hfs:
 
 def overlays(place: Path) -> list[int]:
     """Numbers of those that lie there."""
-    table = mountinfo.parse(Path("/proc/self/mountinfo").read_text())
+    table = mountinfo.parse(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     return [mount.mount_id for mount in table if mount.mountpoint == str(place) and mount.is_our_overlay]
 
 

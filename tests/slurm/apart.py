@@ -45,7 +45,7 @@ class Apart:
 
     def mounts(self) -> list[str]:
         """Mountpoints of hfs."""
-        lines = Path(f"/proc/{self._anchor.pid}/mountinfo").read_text().splitlines()
+        lines = Path(f"/proc/{self._anchor.pid}/mountinfo").read_text(errors="surrogateescape").splitlines()
         return [line.split()[4] for line in lines if " - fuse.hfs " in line]
 
     def sockets(self) -> list[str]:

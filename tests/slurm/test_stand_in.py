@@ -24,7 +24,7 @@ LIMIT_S = 40
 
 def cgroup_root() -> Path | None:
     """Where cgroup v2 is mounted."""
-    for line in Path("/proc/self/mounts").read_text().splitlines():
+    for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
         if line.split()[2] == "cgroup2":
             return Path(line.split()[1])
     return None
