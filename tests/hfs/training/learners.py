@@ -59,9 +59,7 @@ class Heard:
     def windows(self) -> list[tuple[int, list[int]]]:
         """(position of the first, indices) of each order of an epoch under way, in order."""
         firsts = [m.first for m in self.messages if isinstance(m, Order) and m.last and not m.following]
-        return [
-            (first, indices) for first, (_, indices) in zip(firsts, self.orders(), strict=False)
-        ]  # one more may have come
+        return [(first, indices) for first, (_, indices) in zip(firsts, self.orders(), strict=False)]
 
     def only_given(self) -> bool:
         """Whether the last order was of what had been given out."""
