@@ -5,8 +5,7 @@ A table stands between two lines of a page,
     <!-- kept: first-epoch-cold -->
     <!-- end of what is kept -->
 
-and shows all rows of results/first-epoch-cold.json with the spread of their runs, or with `of ROW; ROW` behind the name
-those alone that begin so, with what belongs to them. The texts around are written by hand.
+and shows all rows of results/first-epoch-cold.json with the spread of their runs. The texts around are written by hand.
 
 Exit codes: 0 the pages are as they should be now; 1 with --check, one was not; 2 usage, or a file that is not there.
 """
@@ -24,7 +23,7 @@ from scripts.benchmarks.pieces import RESULTS
 from scripts.benchmarks.table import round_3
 
 BLOCK = re.compile(
-    r"^<!-- kept: (?P<name>[\w-]+)(?: of (?P<rows>.+?))? -->\n.*?^<!-- end of what is kept -->$",
+    r"^<!-- kept: (?P<name>[\w-]+) -->\n.*?^<!-- end of what is kept -->$",
     re.MULTILINE | re.DOTALL,
 )
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -57,13 +56,13 @@ def rewritten(text: str, results: Path = RESULTS) -> str:
     def block(found: re.Match[str]) -> str:
         record = json.loads((results / f"{found['name']}.json").read_text())
         first, rest = found[0].split("\n", 1)[0], "<!-- end of what is kept -->"
-        return "\n".join([first, "", *_table(record, (found["rows"] or "").split("; ")), "", rest])
+        return "\n".join([first, "", *_table(record), "", rest])
 
     return BLOCK.sub(block, text)
 
 
-def _table(record: dict[str, Any], begin: Sequence[str]) -> Iterator[str]:
-    rows = [row for row in _chosen(record["rows"], begin) if row["value"] is not None]
+def _table(record: dict[str, Any]) -> Iterator[str]:
+    rows = [row for row in record["rows"] if row["value"] is not None]
     commands = list(dict.fromkeys(row["command"] for row in rows))
     machine, versions = record["machine"], record["versions"]
     kind = f"{machine['cores']} cores, {machine['processor']}, commit {versions['commit'][:8]}"
@@ -83,19 +82,6 @@ def _table(record: dict[str, Any], begin: Sequence[str]) -> Iterator[str]:
         shown = f"{round_3(row['value']):g}{unit}{spread}"
         bar = row["bar"] or ""
         yield f"| {'&nbsp;&nbsp;' * depth}{name.strip()} | {shown} | {bar} | {_MARKS[row['holds']]} |"
-
-
-def _chosen(rows: Sequence[dict[str, Any]], begin: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Those that begin so, with the deeper ones that follow."""
-    within: int | None = None
-    for row in rows:
-        depth = len(row["row"]) - len(row["row"].lstrip())
-        if within is not None and depth <= within:
-            within = None
-        if within is None and any(row["row"].strip().startswith(words) for words in begin):
-            within = depth
-        if within is not None:
-            yield row
 
 
 if __name__ == "__main__":

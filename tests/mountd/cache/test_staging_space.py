@@ -53,7 +53,6 @@ async def test_fill_once_never_exceeds_the_capacity_and_keeps_what_it_has(tmp_pa
         assert (metrics["staging_dropped"], metrics["staging_behind"]) == (3, 0)
         await evict(staging, files[0].version)
         assert staging.statistics().state == "ok", "though nothing was put since"
-        # Room came after the refusal, whose reason is still that there was none.
         assert str(staging.admission.refusal(CHUNK_BYTES)) == "cache-size reached (209 kB)"
         metrics.add("staging_behind")
         assert str(staging.admission.refusal(CHUNK_BYTES)) == "the cache disk does not keep up"
