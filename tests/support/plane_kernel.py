@@ -212,6 +212,8 @@ def serving(counts_fd: int = -1) -> Iterator[tuple[DataPlane, Kernel]]:
         theirs.setblocking(False)
         ours.settimeout(10)
         assert plane.attach(counts_fd) == ({}, {})
+        while plane.take_events()[0] or plane.take_served():  # of earlier tests of this process
+            pass
         plane.start(theirs.fileno(), 1)
         slot = plane.put_opens(_MARKED, 1, size=10, valid_s=1000, backing=None)
         assert slot is not None
