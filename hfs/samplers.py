@@ -1,13 +1,13 @@
 """Samplers: the order in which a learner reads its share of a data set, made so that what it reads lies together.
 
 Used inside training jobs, by PyTorch's DataLoader (`sampler=`, `batch_sampler=`) or by any loop over indices; they
-compose with `hfs.hint.hinted`. Never reads data, never talks to other learners, imports no framework; asks the daemon
-for the nodes, once, where that is wanted.
+compose with `hfs.hint.hinted`. Never reads data, imports no framework, talks to other learners only by what it is given
+for that; asks the daemon for the nodes where that is wanted.
 """
 
 import operator
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hfs.policies.cluster.locality import slice_epoch
 from hfs.training.launcher import rank_and_world
-from hfs.training.locality import Locality
+from hfs.training.locality import Division, Locality, log
 
 __all__ = ["GroupShuffleSampler", "Locality", "LocalityAwareSampler"]
 
@@ -150,10 +150,9 @@ class LocalityAwareSampler:
     It iterates over lists of indices, one a step, all of batch / world indices, on all learners alike. An uneven last
     batch is filled up with samples from the beginning of the epoch until `world` divides it, or left out.
 
-    The nodes are asked for once, when the sampler is made, and nobody is asked later. Where each node has all data
-    (`replicate`), where there is only one node, and without a daemon (after one warning), it is the regular sampler.
-    Learners must agree: all need the same arguments and the same answer. `digest` is the same on all that do; a job
-    that wants to be sure compares it once, for example with torch.distributed.all_gather_object.
+    The nodes are asked for when the sampler is made, and by `renew`. Where each node has all data (`replicate`), where
+    there is only one node, and without a daemon (after one warning), it is the regular sampler. Learners must agree:
+    all need the same arguments and the same answer. `renew` makes sure of it, and `digest` is the same on all that do.
 
     Attributes: n, batch, seed, rank, epoch, drop_last, num_replicas (= world), batch_size (of one learner), digest.
     """
@@ -192,8 +191,33 @@ class LocalityAwareSampler:
                 f"batch is {batch}, of all {world} learners together: it must be a multiple of {world}, so that all"
                 f" train on as many samples; give {_ceil(self.batch, self.num_replicas) * self.num_replicas}"
             )
-        self._division = None if locality is None else locality.division(self.n, self.rank, self.num_replicas)
+        self._locality = locality
+        self._division = self._asked(None)
         self.set_epoch(0)
+
+    def _asked(self, now: Division | None) -> Division | None:
+        return None if self._locality is None else self._locality.division(self.n, self.rank, self.num_replicas, now)
+
+    def renew(self, gather: Callable[[str], Sequence[str]]) -> None:
+        """Ask for the nodes again, since some may have come or left. For all learners together, before an epoch begins.
+
+        gather: of this learner's text those of all, as all_gather_object of torch.distributed and allgather of MPI
+        have it. Where all have come to the same owners, these hold from now on. Else all go on with those that they
+        had, and if these differ too, with slices as of the regular sampler: no sample is left out or drawn twice.
+
+        Raises, on all learners, ValueError where their arguments differ; and what `gather` raises.
+        """
+        now = found = self._division
+        try:
+            found = self._asked(now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others wait for this learner
+            log.warning("%s; all learners go on with the nodes that they knew", error)
+        plans = found, now, None  # the last is known to all
+        said = [text.split() for text in gather(" ".join(map(self._digest, plans)))]
+        same = [len(set(digests)) == 1 for digests in zip(*said, strict=True)]
+        if len(said) != self.num_replicas or True not in same:
+            raise ValueError("n, batch, seed and drop_last must be the same for all, and gather give the texts of all")
+        self._division = plans[same.index(True)]
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of `epoch` (>= 0, the first is 0). All learners must set the same."""
@@ -212,9 +236,10 @@ class LocalityAwareSampler:
     @property
     def digest(self) -> str:
         """The same text on all learners that will divide the same batches in the same way."""
-        learners, owners = [], b""
-        if self._division is not None:
-            learners, owners = self._division.learners, self._division.owners.tobytes()
+        return self._digest(self._division)
+
+    def _digest(self, division: Division | None) -> str:
+        learners, owners = ([], b"") if division is None else (division.learners, division.owners.tobytes())
         plain = (self.n, self.batch, self.seed, self.num_replicas, self.drop_last, learners)
         return xxhash.xxh3_128_hexdigest(repr(plain).encode() + owners)
 

@@ -32,7 +32,7 @@ MAX_FUNCTION = 60
 # needs more takes it from another in the same commit, and one that has become smaller is lowered in the commit that
 # cuts, by `python -m tests.sizes --lower`.
 BUDGETS = {
-    "hfs": 809,
+    "hfs": 833,
     "hfs/cli": 5122,
     "hfs/client": 1097,
     "hfs/codecs": 1331,
@@ -43,7 +43,7 @@ BUDGETS = {
     "hfs/shared": 1485,
     "hfs/slurm": 44,
     "hfs/sweeping": 419,
-    "hfs/training": 2099,
+    "hfs/training": 2078,
     "mountd": 22,
     "mountd/cache": 8955,
     "mountd/control": 2371,
@@ -58,7 +58,7 @@ BUDGETS = {
     "mountd/monitoring": 795,
     "mountd/namespace": 4317,
     "mountd/native": 413,
-    "mountd/peers": 2652,
+    "mountd/peers": 2649,
     "mountd/source": 3177,
     "mountd/supervisor": 3799,
     "mountd/wire": 948,

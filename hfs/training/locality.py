@@ -1,7 +1,7 @@
 """Where samples are cached and where learners run: by what `LocalityAwareSampler` divides its global batches.
 
-`Locality` is what a training program knows of it; `Division` what follows for one learner. The daemon is asked once,
-when a sampler is made. Runs inside training jobs; draws nothing.
+`Locality` is what a training program knows of it; `Division` what follows for one learner. Runs inside training jobs;
+draws nothing.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Locality:
         if not isinstance(self.directory, str | os.PathLike | ClusterMap):
             raise TypeError(f"directory must be a path in a mount of hfs, not {type(self.directory).__name__}")
 
-    def division(self, n: int, rank: int, world: int) -> Division | None:
+    def division(self, n: int, rank: int, world: int, now: Division | None = None) -> Division | None:
         """How learner `rank` of `world` divides batches of `n` samples with the others; None: by slices, since it does
-        not matter which node reads what, or no daemon answers (which is logged once).
+        not matter which node reads what. Where no daemon answers (which is logged) as `now`.
 
         Raises ValueError where it cannot be known which learner is on which node, ConfigError and LayoutError for
         files and layouts that do not fit the mount.
@@ -62,9 +62,9 @@ class Locality:
         samples, given = (len(files), "files") if layout is None else (layout.samples, "layout")
         if samples != n:
             raise ValueError(f"n is {n}, and there are {samples} samples in {given}=")
-        found = self._directory()
+        found = self._directory(now)
         if found is None:
-            return None
+            return now
         if found.alone:
             self._check_alone(found.alone, rank, world)
         if not found.divided:
@@ -74,13 +74,14 @@ class Locality:
         counts = np.bincount(nodes, minlength=found.count).tolist()
         return Division(owners, counts, nodes[rank], nodes[:rank].count(nodes[rank]))
 
-    def _directory(self) -> ClusterMap | None:
+    def _directory(self, now: Division | None) -> ClusterMap | None:
         if isinstance(self.directory, ClusterMap):
             return self.directory
         try:
             return ClusterMap.ask(os.fspath(self.directory), self.control)
         except HfsError as error:
-            log.warning("%s; each learner takes its slice of each batch, wherever that is cached", error)
+            otherwise = "each learner takes its slice of each batch, wherever that is cached"
+            log.warning("%s; %s", error, "all learners go on with the nodes that they knew" if now else otherwise)
             return None
 
     def _check_alone(self, reason: str, rank: int, world: int) -> None:

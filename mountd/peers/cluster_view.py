@@ -1,13 +1,13 @@
 """What a node knows of all nodes, for people, launchers and samplers: who they are, what they own, how they are.
 
-`JobView` is that of a job, `LoneView` that of a node without one. Event loop only.
+`JobView` is that of a job, `LoneView` that of a node without one; both answer alike. Event loop only.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import trio
 import xxhash
@@ -20,19 +20,6 @@ _FIGURES_S = 5.0
 """A node answers from memory, whatever it waits for itself."""
 
 
-class ClusterView(Protocol):
-    """Of a job, or of one node alone."""
-
-    def directory(self) -> dict[str, object]:
-        """What is needed to compute owners: see `protocol.Directory`."""
-
-    async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
-        """All nodes, as `protocol.Cluster` says; `own`: the figures of this one. Takes 5 s at most."""
-
-    def shown(self) -> dict[str, object]:
-        """For `hfs status`."""
-
-
 @dataclass
 class LoneView:
     """One node alone; `reason` says why, for people. `wanted`: peers were asked for."""
@@ -43,7 +30,7 @@ class LoneView:
     wanted: bool
 
     def directory(self) -> dict[str, object]:
-        """One node, which owns everything."""
+        """What is needed to compute owners, as `protocol.Directory` says: of one node, which owns everything."""
         name = os.uname().nodename
         return {
             "nodes": [name],
@@ -91,7 +78,8 @@ class JobView:
         }
 
     async def figures(self, own: dict[str, int]) -> list[dict[str, object]]:
-        """An entry for each node: its figures, or why there are none."""
+        """An entry for each node, as `protocol.Cluster` says: its figures (`own` of this one), or why there are none.
+        Takes 5 s at most."""
         me, gone = self._owners.number, self._owners.gone
         others = set(range(self._transport.count)) - {me} - gone
         self._question += 1
@@ -132,3 +120,6 @@ class JobView:
             more, found = self._asked[message.request]
             found[sender] = message.figures
             more.set()
+
+
+ClusterView: TypeAlias = LoneView | JobView

@@ -1,6 +1,5 @@
 """The parts of `scripts/bench async-io`: its learners, their arithmetic, the plot. Nothing is measured here."""
 
-import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,15 @@ import pytest
 
 from scripts.benchmarks import common, data
 from scripts.benchmarks.async_io_learners import (
-    ASYNC,
     ASYNC_DB,
     TF,
-    TF_PRE,
     DataSet,
     Strategy,
     layout_of,
 )
 
-LEARNERS = 2
 FILES, A_FILE = 3, 11
 SAMPLES = FILES * A_FILE
-DIRECT = (TF, TF_PRE, ASYNC, ASYNC_DB)
 
 
 @pytest.fixture
@@ -37,29 +32,6 @@ def files(tmp_path: Path) -> list[Path]:
 def request(strategy: Strategy, **more: Any) -> dict[str, Any]:
     words = {"order": strategy.order, "read": strategy.read, "overlap": strategy.overlap, "hint": strategy.hint}
     return {**words, "batch": 4, "group": 5, "seed": 1, "count": None, "sample_compute_s": 0.0, **more}
-
-
-@pytest.mark.slow
-def test_learners_take_all_samples_between_them_whatever_the_strategy(files: list[Path]) -> None:
-    with contextlib.ExitStack() as stack:
-        learners = [
-            stack.enter_context(common.reader("learner.py", rank, LEARNERS, *files)) for rank in range(LEARNERS)
-        ]
-        for strategy in DIRECT:
-            spent, answers = common.together(learners, request(strategy))
-            # That they are the right ones is for the learners to see.
-            assert sum(answer["samples"] for answer in answers) == SAMPLES
-            assert sum(answer["distinct"] for answer in answers) == SAMPLES
-            for answer in answers:
-                assert answer["batches"] == -(-answer["samples"] // 4)
-                assert 0 <= answer["late"] <= answer["batches"]
-                assert 0 < answer["opened_s"] < answer["first_s"] <= answer["exposed_s"] <= spent
-        # A part is counted in samples, or in whole groups where these are read.
-        for strategy, samples in ((TF, 6), (TF_PRE, 6), (ASYNC, 10), (ASYNC_DB, 10)):
-            (answer,) = common.together(learners[:1], request(strategy, count=6))[1]
-            assert answer["samples"] == samples
-        (slow,) = common.together(learners[:1], request(TF_PRE, count=4, sample_compute_s=0.005))[1]
-        assert slow["compute_s"] >= 4 * 0.005
 
 
 @pytest.mark.parametrize("strategy", [TF, ASYNC_DB], ids=lambda strategy: strategy.name)

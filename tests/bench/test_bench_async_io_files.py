@@ -34,16 +34,6 @@ def files(work: common.Work, tmp_path: Path) -> FileSet:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drop", [False, True])
-def test_a_job_reads_every_file_once_an_epoch(files: FileSet, drop: bool) -> None:
-    with job(files, files.folder, 2, drop=drop) as program:
-        for epoch in (1, 2):
-            answer = program.epoch(epoch, seed=1, compute_s=0.01)
-            assert 0 < answer["first_s"] <= answer["end_s"] - answer["begin_s"] - 3 * 0.01
-            assert answer["exposed_s"] <= answer["end_s"] - answer["begin_s"] - 3 * 0.01
-
-
-@pytest.mark.slow
 def test_a_job_that_finds_other_bytes_or_fails_is_an_error(files: FileSet) -> None:
     (files.folder / files.names[5]).write_bytes(b"too few")
     with job(files, files.folder, 0) as program:

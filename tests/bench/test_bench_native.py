@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmarks import common, native
+from scripts.benchmarks import common
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.native_files import FIRST_LARGE, Changing
-from scripts.benchmarks.native_job import USERS, WITHOUT
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.readers.pattern import LEAST_BYTES, version_block, version_of
 
@@ -22,11 +21,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
     monkeypatch.setattr("scripts.benchmarks.native_files.LARGE_BYTES", 1 << 20)
     with common.work_folder(tmp_path / "bench") as work:
         yield work
-
-
-def test_every_row_of_both_users_has_its_group() -> None:
-    assert list(WITHOUT) == list(USERS)
-    assert set(native.GROUPS) == {"large", "dropped", "small", "stopped", "kills", "renewals", "cold", "epochs"}
 
 
 @pytest.mark.parametrize("version", [0, 1, 3])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import common, peers_data, peers_simulation
+from scripts.benchmarks import common, peers_data
 from scripts.benchmarks.common import BenchError, Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.peers_nodes import Data, Learners, learners
@@ -24,22 +24,6 @@ def work(tmp_path: Path) -> Iterator[Work]:
 def few(monkeypatch: pytest.MonkeyPatch, work: Work) -> Data:
     monkeypatch.setattr(peers_data, "TINY_QUICK", 64)
     return peers_data.tiny(work, QUICK)
-
-
-@pytest.mark.slow
-def test_the_simulation_is_near_the_paper(monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
-    monkeypatch.setattr(peers_simulation, "NODES", (8, 64))
-    rows = peers_simulation.simulation(work, QUICK, "command")
-    assert [row.holds for row in rows[::2]] == [True] * 6
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["all", "regular"])
-def test_learners_read_their_parts(how: str, few: Data) -> None:
-    with learners([few.folder, few.folder], few) as group:
-        _, answers = group.epoch(how=how, seed=1, batch=8)
-    each = few.samples if how == "all" else few.samples // 2
-    assert [(answer["samples"], answer["bytes"]) for answer in answers] == [(each, each * peers_data.TINY_BYTES)] * 2
 
 
 def test_a_wrong_file_is_noticed_and_the_others_are_read(few: Data) -> None:

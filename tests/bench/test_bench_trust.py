@@ -5,16 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks import common, trust, trust_faults
+from scripts.benchmarks import common, trust_faults
 from scripts.benchmarks.common import BenchError, Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.readers.pattern import block, wrong_bytes
 from scripts.benchmarks.trust_soak import Watch
-
-
-def test_every_group_can_be_called() -> None:
-    assert {"calls", "small", "soak"} <= set(trust.GROUPS)
-    assert all(callable(group) for group in trust.GROUPS.values())
 
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 4095, 4096, 123_457])

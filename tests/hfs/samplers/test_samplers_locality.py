@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import gc
 import logging
 import pickle
@@ -11,10 +13,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hfs.client.cluster_map import ClusterMap
@@ -65,17 +68,39 @@ def at_epoch(epoch: int, samplers: list[LocalityAwareSampler]) -> list[LocalityA
     return samplers
 
 
+tables = mock.patch.object(Nodes, "table", functools.cache(Nodes.table))  # each takes 10 ms
+maps = st.sampled_from([None, nodes(5), nodes(6), known(3), known(5, weights=range(5)), known(1, alone="cut off")])
 placed = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
 
-@pytest.mark.slow
-@settings(max_examples=40)  # each learner makes the table of owners
-@given(st.integers(1, 120), st.integers(1, 6), placed, st.booleans(), st.integers(0, 9))
-def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size(
-    n: int, each: int, of: list[int], drop_last: bool, epoch: int
+def renewed(samplers: list[LocalityAwareSampler], maps: list[ClusterMap | None]) -> None:
+    """All of them ask for the nodes again, and learner r is told `maps[r]`; None: its daemon does not answer."""
+    said: list[str] = []
+
+    def gather(text: str) -> list[str]:
+        said.append(text)
+        raise InterruptedError
+
+    for sampler, found in zip(samplers, maps, strict=True):
+        assert sampler._locality is not None
+        sampler._locality = dataclasses.replace(sampler._locality, directory=found or "/nowhere")
+        with pytest.raises(InterruptedError):
+            sampler.renew(gather)
+    for sampler in samplers:
+        sampler.renew(lambda _: said)
+
+
+@tables
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 120), st.integers(1, 6), placed, st.booleans(), st.integers(0, 9), st.data())
+def test_a_global_batch_is_trained_on_once_by_learners_of_equal_size_whatever_each_hears_of_the_nodes(
+    logs: Logs, n: int, each: int, of: list[int], drop_last: bool, epoch: int, data: st.DataObject
 ) -> None:
+    logs.expect("all learners go on with the nodes that they knew|takes its slice of each batch")
     world, batch = len(of), each * len(of)
-    samplers = learners(n, batch, of, drop_last=drop_last, epoch=epoch)
+    samplers = at_epoch(epoch, learners(n, batch, of, drop_last=drop_last))
+    for one in data.draw(st.lists(st.booleans(), max_size=2)):
+        renewed(samplers, [data.draw(maps)] * world if one else [data.draw(maps) for _ in of])
     epochs = [list(sampler) for sampler in samplers]
     order = samplers[0].global_order().tolist()
     assert {len(sampler) for sampler in samplers} == {len(own) for own in epochs} == {-(-len(order) // batch)}
@@ -230,6 +255,32 @@ def test_a_daemon_that_has_lost_its_peers_must_not_divide_otherwise_than_others(
         LocalityAwareSampler(100, 12, 3, 1, 4, Locality(lone, files(100), learners=["n0", "n0", "n1", "n1"]))
     one_node = LocalityAwareSampler(100, 12, 3, 1, 4, Locality(lone, files(100), learners=["n0"] * 4))
     assert list(one_node) == list(regular(100, 12, 4)[1])
+
+
+# -- Nodes that come and go -------------------------------------------------------------------------------------------
+
+
+def test_all_take_the_new_owners_or_all_keep_those_that_they_had(logs: Logs) -> None:
+    logs.expect("all learners go on with the nodes that they knew|takes its slice of each batch")
+    samplers = learners(200, 20, [0, 1])
+    first = [list(sampler) for sampler in samplers]
+    for one_does_not_know in ([nodes(3), nodes(2)], [nodes(3), None], [None, None], [known(1, alone="x"), nodes(3)]):
+        renewed(samplers, one_does_not_know)
+        assert [list(sampler) for sampler in samplers] == first
+    renewed(samplers, [nodes(3)] * 2)
+    wanted = nodes(3).owners(Layout("\0".join(files(200)).encode()))
+    assert all(sampler._division and np.array_equal(sampler._division.owners, wanted) for sampler in samplers)
+    renewed(samplers, [known(3, placement="replicate")] * 2)
+    assert not any(sampler.local for sampler in samplers)
+    apart = [samplers[0], learners(200, 20, [0, 1])[1]]
+    renewed(apart, [None, nodes(4)])
+    assert [list(sampler) for sampler in apart] == [list(own) for own in regular(200, 20, 2)], "what all know"
+
+
+@pytest.mark.parametrize("said", [[], ["a b c"], ["a b c", "d e f"], ["a b c"] * 3])
+def test_other_arguments_and_a_gather_that_does_not_gather(said: list[str]) -> None:
+    with pytest.raises(ValueError, match="must be the same for all, and gather give the texts of all"):
+        learners(200, 20, [0, 1])[0].renew(lambda _: said)
 
 
 # -- Bad input -------------------------------------------------------------------------------------------------------

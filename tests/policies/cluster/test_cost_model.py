@@ -85,13 +85,3 @@ def test_the_imbalance_is_the_papers(nodes: int, batch: int, percent: float) -> 
     found = 100 * float(np.median(imbalance(nodes, batch, 64 if nodes > 64 else 256, seed=1)))
     assert abs(found - percent) < 0.5
     assert abs(found - 100 * expected_imbalance(nodes, batch)) < 0.4
-
-
-def test_one_node_has_no_imbalance() -> None:
-    assert not imbalance(1, 32, 5, seed=1).any()
-
-
-@pytest.mark.parametrize(("nodes", "batch"), [(0, 32), (8, 0)])
-def test_what_cannot_be(nodes: int, batch: int) -> None:
-    with pytest.raises(ValueError, match="nodes"):
-        imbalance(nodes, batch, 1, seed=1)

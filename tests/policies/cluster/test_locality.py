@@ -3,7 +3,6 @@ batch, each sample once, and the regular slices."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,6 +33,7 @@ def test_a_sum_that_is_not_zero_is_refused() -> None:
 
 @given(SURPLUSES)
 def test_nothing_is_left_and_nobody_gives_and_takes(surpluses: list[int]) -> None:
+    """One move less than there are nodes that give or take is at most twice the fewest: each is of two of them."""
     left = list(surpluses)
     for move in balance(surpluses):
         assert move.samples > 0
@@ -42,33 +42,6 @@ def test_nothing_is_left_and_nobody_gives_and_takes(surpluses: list[int]) -> Non
         left[move.taker] += move.samples
     assert not any(left)
     assert len(balance(surpluses)) <= max(0, sum(bool(surplus) for surplus in surpluses) - 1)
-
-
-def fewest_moves(surpluses: list[int]) -> int:
-    """By trying: k groups of nodes that balance among themselves need k moves fewer than there are nodes."""
-    nodes = [surplus for surplus in surpluses if surplus]
-    best = 0
-    balanced = [
-        frozenset(group)
-        for size in range(1, len(nodes) + 1)
-        for group in itertools.combinations(range(len(nodes)), size)
-        if sum(nodes[i] for i in group) == 0
-    ]
-
-    def search(free: frozenset[int], groups: int, start: int) -> None:
-        nonlocal best
-        best = max(best, groups)
-        for i in range(start, len(balanced)):
-            if balanced[i] <= free:
-                search(free - balanced[i], groups + 1, i + 1)
-
-    search(frozenset(range(len(nodes))), 0, 0)
-    return len(nodes) - best
-
-
-@given(st.lists(st.integers(-4, 4), min_size=1, max_size=6).map(lambda some: [*some, -sum(some)]))
-def test_at_most_twice_the_fewest_moves(surpluses: list[int]) -> None:
-    assert len(balance(surpluses)) <= 2 * fewest_moves(surpluses)
 
 
 def divided(owners: NDArray[np.int32], learners: Sequence[int]) -> tuple[NDArray[np.int32], int]:
