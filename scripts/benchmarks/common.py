@@ -210,9 +210,12 @@ def slowfs(work: Work, backing: Path, preset: str) -> Iterator[SlowFs]:
 class Mount:
     """One mount of hfs, made with the command people use."""
 
-    def __init__(self, source: Path, path: Path, cache: Path, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, source: Path, path: Path, cache: Path, options: Sequence[str] = (), within: Sequence[str] = ()
+    ) -> None:
+        """`within`: the words of what starts it."""
         self.source, self.path, self.cache, self.options = source, path, cache, options
-        run(HFS, "mount", source, path, "--cache", cache, *options)
+        run(*within, HFS, "mount", source, path, "--cache", cache, *options)
         self.pid: int = self.status()["pid"]
 
     def status(self) -> dict[str, Any]:
