@@ -147,7 +147,7 @@ ERRNO_RIGHTS = (
     "mountd/core/cache_*",
     "mountd/cache/*",
     "mountd/kernel/*",
-    "mountd/control/listening.py",
+    "mountd/control/control.py",
     "mountd/daemon/*",
     "mountd/supervisor/*",
     "mountd/namespace/lookups.py",  # the source's ENOENT becomes a negative entry
@@ -158,7 +158,7 @@ ERRNO_RIGHTS = (
 # Who may know that objects of the cache can be encoded: three files, and never more.
 ENCODING_RIGHTS = (
     "mountd/cache/objects/codec.py",  # how
-    "mountd/daemon/cluster.py",  # whether
+    "mountd/daemon/daemon.py",  # whether
     "mountd/daemon/status.py",  # what `hfs status` says of it
 )
 ENCODING_OPTION = "mountd/core/config/config.py"
@@ -181,7 +181,7 @@ PATH_RIGHTS = (
     "mountd/ledger/*",  # the cache root, and records below it
     "mountd/core/config/loading.py",  # configuration files
     "mountd/control/traffic.py",  # /proc: how long the event loop waits for a processor
-    "mountd/control/listening.py",  # the control socket
+    "mountd/control/control.py",  # the control socket
     "mountd/core/path_steps.py",  # directories on the way to something
     "mountd/core/socket_places.py",  # where it lies
     "mountd/monitoring/textfile.py",  # the metrics as a file

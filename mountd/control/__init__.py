@@ -5,9 +5,8 @@ Each request is a struct of `mountd.wire`. It asks the other rooms and never wai
 
 from hfs.mountd.control.cache_commands import CacheCommands, StagedCommands
 from hfs.mountd.control.connection import Report
-from hfs.mountd.control.control import ClusterStatus, Commands, record_reads, serve
+from hfs.mountd.control.control import ClusterStatus, Commands, record_reads, serve, socket_path
 from hfs.mountd.control.estimate import WarmEstimate
-from hfs.mountd.control.listening import socket_path
 from hfs.mountd.control.refresh import RefreshWork
 from hfs.mountd.control.traffic import Traffic
 from hfs.mountd.control.tunnels import Tunnels

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -27,14 +28,15 @@ from hfs.mountd.control.connection import (
     requester_of,
     requester_through_mount,
 )
-from hfs.mountd.control.listening import ControlListener, control_socket
 from hfs.mountd.control.refresh import RefreshWork
 from hfs.mountd.control.tunnels import Tunnels
+from hfs.mountd.core import socket_places
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.core.errors import ConfigError, HfsError, sole
+from hfs.mountd.core.config import Config
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError, sole
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.core.open_files import OpenFiles, is_refusal
 from hfs.mountd.files import Recorder
 from hfs.mountd.hints import Learners
 from hfs.mountd.peers import ClusterView
@@ -69,6 +71,73 @@ _OTHERS_CONNECTIONS = 16 * MAX_CONNECTIONS
 """Of all users but root and the owner together: no user has more than a sixteenth of it."""
 _OTHERS_BYTES = 1 << 16
 """Of a request of theirs, none of which names files."""
+
+
+_ACCEPT_AGAIN_S = 0.05
+"""After a connection for which there was no descriptor: others close theirs meanwhile."""
+
+
+def socket_path(config: Config) -> str:
+    """The path of the socket: config.control, else a new name in a directory that nobody else can write to. Raises
+    MountError."""
+    if config.control is not None:
+        return os.path.abspath(config.control)
+    path = socket_places.new_path(config.mountpoint, socket_places.DAEMON, for_others=config.allow_other)
+    if path is not None:
+        return path
+    nowhere = "no place for the control socket: no directory of our own can be made in /tmp"
+    raise MountError(f"{nowhere}; set XDG_RUNTIME_DIR to a directory of your own, or give --control PATH")
+
+
+@contextlib.contextmanager
+def control_socket(path: str, backlog: int, *, others: bool = False) -> Iterator[socket.socket]:
+    """A socket that listens at `path`, for its owner alone or for others too; its file goes with the block.
+
+    A socket file that nobody answers is replaced; anything else at `path` is a fault.
+
+    Raises MountError.
+    """
+    mode = 0o666 if others else 0o600
+    listener = socket_places.listen(path, "control socket", "give another with --control PATH", mode, backlog)
+    mark = _identity(path)
+    try:
+        yield listener
+    finally:
+        listener.close()
+        if mark is not None and _identity(path) == mark:  # not one that was put in its place
+            os.unlink(path)
+
+
+class ControlListener(trio.abc.Listener[trio.SocketStream]):
+    """As trio's, and has descriptors closed that are only kept where there is none for a connection."""
+
+    def __init__(self, listener: trio.SocketListener, open_files: OpenFiles) -> None:
+        self._listener = listener
+        self._open_files = open_files
+
+    async def accept(self) -> trio.SocketStream:
+        """The next connection."""
+        while True:
+            try:
+                return await self._listener.accept()
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+            self._open_files.refuse()
+            await trio.sleep(_ACCEPT_AGAIN_S)
+
+    async def aclose(self) -> None:
+        """Close the socket."""
+        await self._listener.aclose()
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    # ctime as well: ext4 gives the number of a removed inode to the next file.
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 class StatusCommand(Protocol):

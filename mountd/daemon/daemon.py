@@ -5,7 +5,7 @@ opened and locked before anything is visible; `ready` is called only when the mo
 first, so that nobody asks any more, then what fetches ahead, then staging gets a bounded time to write what it holds.
 
     storage   the source and the cache
-    cluster   the other nodes
+    peers     the other nodes
     names     what the kernel is told
     files     open and read
     service   the mount, the control socket, the tasks
@@ -23,27 +23,87 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
+from hfs.mountd.cache import Shrinker
 from hfs.mountd.core.caller import numbers_are_foreign
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, of_this_process
 from hfs.mountd.core.workers import Workers
-from hfs.mountd.daemon import cluster
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.files import open_file_service
 from hfs.mountd.daemon.names import open_names
 from hfs.mountd.daemon.service import open_service
-from hfs.mountd.daemon.storage import open_storage
+from hfs.mountd.daemon.storage import Storage, open_storage
 from hfs.mountd.namespace import open_journal
-from hfs.mountd.peers import end_mpi, open_joining
+from hfs.mountd.peers import JobLimits, Joining, Membership, NodeInfo, end_mpi, open_joining
 from hfs.mountd.wire.handover import Handover
+from hfs.policies.cache.encoding import choose
 
 log = logging.getLogger(__name__)
 
 GARBAGE = (50_000, 20, 20)
 """How often cycles are looked for: a look at all objects takes half a second with a million names, in which nobody is
 answered, and next to nothing here is in a cycle. With Python's own numbers it was a twentieth of the daemon's time."""
+
+
+_LEAST_CHUNKS = 16
+"""A cache that holds fewer, or whose disk is full, keeps nothing for long enough that others could read it there."""
+
+_LOOK_THROUGH_S = 10.0
+"""What a look at the whole source may take when a job starts; 100 000 files of a Lustre on one thread."""
+
+
+async def _join_peers(basics: Basics, storage: Storage, joining: Joining, nursery: trio.Nursery) -> Membership:
+    """The peers, once all have said who they are; what is staged is encoded from now on, if that is worth it."""
+    config, source, cache = basics.config, storage.source, storage.cache
+    shrinker = await basics.workers.run_sync(Shrinker) if config.stage_encoding == "auto" else None
+    capacity_bytes = cache.room.limit_bytes()
+    if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
+        capacity_bytes = 0  # owner of nothing
+    data_bytes = await _data_bytes(basics, storage, joining, capacity_bytes)
+    joined = await joining.join(
+        nursery,
+        basics.metrics,
+        basics.workers.run_sync,
+        NodeInfo(
+            source_id=source.source_id,
+            root_inode=source.root_inode,
+            reader=config.as_user or "",
+            chunk_bytes=config.chunk_bytes,
+            placement=config.placement,
+            stagger_job=config.stagger_job,
+            peer_timeout_s=config.peer_timeout_s,
+            capacity_bytes=capacity_bytes,
+            data_bytes=data_bytes,
+        ),
+        JobLimits(
+            buffer_bytes=config.buffer_bytes,
+            source_timeout_s=config.source_timeout_s,
+            peer_timeout_s=config.peer_timeout_s,
+            stagger=config.stagger,
+            stagger_job=config.stagger_job,
+        ),
+    )
+    share_bytes = data_bytes if joined.peers is None else joined.peers.owners.share_bytes
+    choice = choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=cache.room.limit_bytes())
+    cache.shrinking.choose(choice, shrinker)
+    return joined
+
+
+async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_most: int) -> int | None:
+    """How much data there is, for the placement, and to see whether what is staged is to be encoded.
+
+    None if that is of no use, or more than `at_most` (or than all nodes hold, if that is the question).
+    """
+    config = basics.config
+    if not joining.is_first and not joining.is_alone:
+        return None
+    if config.stage_encoding == "auto":
+        at_most = storage.cache.room.limit_bytes() * joining.count
+    elif joining.is_alone or config.placement != "auto":
+        return None
+    return await storage.source.data_bytes(at_most, _LOOK_THROUGH_S)
 
 
 def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover) -> None:
@@ -89,7 +149,7 @@ async def _serve(
         ends.append(lambda: end_mpi(joining))
         storage = await enter(open_storage(basics))
         nursery = await enter(_cancelled_at_exit())
-        joined = await cluster.join(basics, storage, joining, nursery)
+        joined = await _join_peers(basics, storage, joining, nursery)
         names = await enter(open_names(basics, storage, nursery))
         files = await enter(open_file_service(basics, storage, joined.peers, names, nursery))
         service = await enter(open_service(basics, storage, joined, names, files, nursery))

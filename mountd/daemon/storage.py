@@ -6,30 +6,96 @@ locked before anything is visible.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from hfs.mountd.cache import Cache, CacheSettings, Others, open_cache
+from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError
+from hfs.mountd.core.config.key import SourceUser
+from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError, MountError
 from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache, without
 from hfs.mountd.daemon.cache_watch import why_silent
-from hfs.mountd.daemon.source import open_source
 from hfs.mountd.fetch import PrefetchQueue
 from hfs.mountd.files import ChangedNames, Handles, Refetching, SentAway
 from hfs.mountd.hints import Learners, PlanChanges
 from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
-from hfs.mountd.source import Source
+from hfs.mountd.namespace import seconds
+from hfs.mountd.source import ReadingUser, Source, SourceThreads, be_closed, identify, is_private
 
 log = logging.getLogger(__name__)
 
 _COALESCE_BYTES = 2_500_000_000
 """What the paper gives a node (LMDBIO, Pumma et al., 2019)."""
 _COALESCE_SHARE = 4
+
+
+@asynccontextmanager
+async def open_source(basics: Basics) -> AsyncIterator[Source]:
+    """The source, open until the block is left, and the threads that read it: the daemon's own, or those of `as-user`.
+
+    Threads that read as another user are a pool of their own, each of which becomes that user before its first call and
+    does nothing else. SOURCE is opened and looked at by one of them too: root may be nobody there. Raises ConfigError;
+    MountError if no thread can become the user.
+    """
+    user = _user(basics)
+    async with contextlib.AsyncExitStack() as stack:
+        workers = basics.workers
+        if user is not None:
+            be_closed()
+            workers = Workers(first=user.become)
+            await stack.enter_async_context(workers.running())
+            await _try(workers, user)
+        source = await workers.run_sync(_open, basics, user, workers)
+        stack.callback(source.close)
+        yield source
+
+
+def _user(basics: Basics) -> ReadingUser | None:
+    if basics.config.as_user is None:
+        return None
+    who = Credentials(*SourceUser.of(basics.config.as_user))
+    return ReadingUser(who, wholly=is_private(basics.handover.source_fd))
+
+
+async def _try(workers: Workers, user: ReadingUser) -> None:
+    try:
+        await workers.run_sync(os.getpid)
+    except OSError as error:
+        why = f"user {user.who.uid} ({error.strerror})"
+        raise MountError(f"as-user: the daemon cannot become {why}: it needs CAP_SETUID and CAP_SETGID") from error
+
+
+def _open(basics: Basics, user: ReadingUser | None, workers: Workers) -> Source:
+    """In a thread."""
+    config = basics.config
+    root_fd = os.dup(basics.handover.source_fd)  # by its path it might be the mount itself
+    threads = SourceThreads(
+        basics.metrics,
+        demand=config.source_threads,
+        prefetch=config.prefetch_threads,
+        time_limit_s=config.source_timeout_s,
+        open_files=basics.open_files,
+        run_in_thread=workers.run_patient,
+        user=user,
+    )
+    return Source(
+        root_fd,
+        os.readlink(f"/proc/self/fd/{root_fd}"),
+        config.source_id or basics.journal.mount.source_id(identify(root_fd).id),
+        threads,
+        basics.metrics,
+        ttl_s=seconds(config.ttl_s, immutable=config.immutable),
+        direct=config.source_direct,
+        large_bytes=config.chunk_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.misses import Misses
 from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
-from hfs.mountd.fetch.unsized import Unsized
-from hfs.mountd.namespace import Node
+from hfs.mountd.namespace import Node, tried
+from hfs.mountd.source import Source
 from hfs.policies.geometry import Extent
 from hfs.policies.iomode import SMALL_BYTES
 from hfs.policies.prefetch.miss_policy import Decision, Fetch, bypass_extent
@@ -37,6 +37,31 @@ from hfs.policies.prefetch.readahead import Kind
 
 _WARM_STREAMS = 4
 """Chunks of one file fetched at a time by a warm: shared file systems limit a stream to a fraction of the whole."""
+
+
+class Unsized:
+    """Files that say that they have no bytes, and may have some: procfs and its like, documents made when read.
+
+    Whether one has is tried once for each node, before its first open is answered. One that has is read from the source
+    each time, as it is just then; nothing of it is kept. All raise SourceError and VersionChanged.
+    """
+
+    def __init__(self, source: Source, fetcher: Fetcher) -> None:
+        self._files = source.files
+        self._fetcher = fetcher
+
+    async def gives_bytes(self, node: Node) -> bool:
+        """Whether a file gives bytes though it says that it has none."""
+        version = node.version
+        if node.gives_bytes is None and version is not None:
+            tried(node, await self._files.gives_bytes(node.directory, node.name, version))
+        return bool(node.gives_bytes)
+
+    async def read(self, node: Node, offset: int, size: int) -> bytes:
+        """What such a file gives there just now; fewer bytes only at its end."""
+        assert node.version is not None
+        with self._fetcher.reader_waits():
+            return await self._files.read_unsized(node.directory, node.name, node.version, offset, size)
 
 
 class Resolved(NamedTuple):

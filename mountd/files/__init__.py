@@ -9,16 +9,14 @@ from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from hfs.mountd.files.inheritance import have_names_looked_up, open_again
 from hfs.mountd.files.io_mode import Impediments, IoMode
-from hfs.mountd.files.open_modes import OpenModes
+from hfs.mountd.files.open_modes import OpenModes, SentAway
 from hfs.mountd.files.opened_files import OpenedFiles, OpenObservers
 from hfs.mountd.files.opening import Opening, SmallOpens
 from hfs.mountd.files.overlays import KernelReads, Overlays
 from hfs.mountd.files.page_fill import PageFill
 from hfs.mountd.files.passthrough import Passthrough, Refetching
-from hfs.mountd.files.read_path import PageFaults, ReadPath
-from hfs.mountd.files.readahead_windows import ReadaheadWindows
+from hfs.mountd.files.read_path import PageFaults, ReadaheadWindows, ReadPath
 from hfs.mountd.files.readers import Readers
 from hfs.mountd.files.recorder import Recorder
 from hfs.mountd.files.residency import Residency
-from hfs.mountd.files.sent_away import SentAway
 from hfs.mountd.files.unused_pages import UnusedPages

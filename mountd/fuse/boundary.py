@@ -65,7 +65,7 @@ def bounded(handler: _Handler) -> _Handler:
 
     @functools.wraps(handler)
     async def guarded(self: _HasBoundary, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
-        uid = fastpath.uid_of_request()
+        uid = fastpath.request().uid
         self.boundary.quota.begin(uid)
         try:
             return await handler(self, *args)
@@ -120,7 +120,7 @@ def interruptible(handler: _Handler) -> _Handler:
 
     @functools.wraps(handler)
     async def waiting(self: _HasBoundary, *args: Any) -> Any:  # noqa: ANN401 - whatever the handler takes and gives
-        with self.boundary.interrupts.waiting(fastpath.request()):
+        with self.boundary.interrupts.waiting(fastpath.request()[:2]):
             return await handler(self, *args)
 
     return waiting  # type: ignore[return-value]  # as above

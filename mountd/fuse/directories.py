@@ -58,7 +58,7 @@ class DirectoryReplies:
 
     async def open(self, node_id: int, asker: Asker) -> int:
         """The number of a handle, or of the one that an earlier daemon was about to answer this request with."""
-        unique = fastpath.unique_of_request()
+        unique = fastpath.request().unique
         again = self._handles.answered(unique)
         if again is not None:
             return again
@@ -69,7 +69,7 @@ class DirectoryReplies:
 
     async def read(self, number: int, offset: int, token: pyfuse3.ReaddirToken) -> None:
         """Add to the reply `token` the entries from `offset` on, as many as fit and can be had together."""
-        plain = fastpath.wants_names()
+        plain = fastpath.request().wants_names
         handle = self._handles.directory(number)
         start = max(offset - len(_DOTS), 0)
         listing = await self._listing(handle, offset, start)

@@ -100,7 +100,7 @@ class FastHandlers:
             return errno.EROFS
         if self.opening.stateless:
             return None  # the handler says so, once for all
-        unique = fastpath.unique_of_request()
+        unique = fastpath.request().unique
         if unique >> 63:
             return None  # sent again: an earlier daemon may have answered it
         try:

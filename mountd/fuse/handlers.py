@@ -6,28 +6,88 @@ answered before by `fast_handlers`. Never here: cache decisions, paths, retries.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from hfs.mountd.kernel import fastpath
-
-# Before pyfuse3, which then finds the extension's functions in front of libfuse's.
-
-# isort: split
 import pyfuse3
 import trio
 
 from hfs.mountd.core.background import call_guarded
+from hfs.mountd.core.errors import SourceError, errno_of
+from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.core.printable import shown_path
 from hfs.mountd.core.slices import Slices
+from hfs.mountd.files import Overlays
 from hfs.mountd.fuse.boundary import Boundary, bounded, by_name, interruptible
 from hfs.mountd.fuse.directories import DirectoryReplies
 from hfs.mountd.fuse.entries import EntryReplies
 from hfs.mountd.fuse.fast_handlers import FastHandlers
 from hfs.mountd.fuse.opened_files import FileReplies
-from hfs.mountd.fuse.xattrs import XattrReplies
-from hfs.mountd.namespace import Asker
-from hfs.mountd.source import Source
+from hfs.mountd.kernel import fastpath
+from hfs.mountd.namespace import ROOT_ID, Asker, Namespace, Node, Permissions, Xattrs
+from hfs.mountd.source import Source, WantedAccess
+
+_OWN = "user.hfs."
+
+
+@dataclasses.dataclass(eq=False)
+class XattrReplies:
+    """Replies to GETXATTR, LISTXATTR and READLINK."""
+
+    namespace: Namespace
+    permissions: Permissions
+    xattrs: Xattrs
+    own: Callable[[Node, str], bytes | None]
+    """The value of one of our own `user.hfs.` attributes, or None."""
+    overlays: Overlays
+    root_has_no_acl: Callable[[], None]
+    """Called where the source has said so."""
+    metrics: Metrics
+
+    async def value(self, node_id: int, name: bytes, asker: Asker) -> bytes:
+        """Of one attribute. Raises SourceError, ENODATA if it is not there."""
+        text = os.fsdecode(name)
+        if self.overlays.is_asked(text) and node_id != ROOT_ID:
+            await self.overlays.wait()
+        node = self.namespace.node(node_id)
+        if text.startswith(_OWN):
+            value = self.own(node, text)
+            if value is None:
+                raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
+            return value
+        if self.overlays.is_asked(text):
+            if (told := await self.overlays.value(node, text, asker[0])) is None:
+                raise SourceError(errno.ENODATA, f"{text} of {shown_path(node.path)}")
+            if not told:  # `metacopy`, which is asked for once, and before the other
+                self.metrics.add("overlay_look_ups")
+                self.metrics.add("overlay_look_up_bytes", node.attributes.size)
+            return told
+        if not self.xattrs.is_acl(name):
+            await self.permissions.check_xattr(node, name, asker)
+        try:
+            return await self.xattrs.get(node, name)
+        except SourceError as error:
+            is_of_root = node_id == ROOT_ID and name == b"system.posix_acl_access"
+            # A source that is silent has said it some time ago.
+            if is_of_root and errno_of(error) == errno.ENODATA and not self.namespace.silence.is_on():
+                self.root_has_no_acl()
+            raise
+
+    async def names(self, node_id: int, asker: Asker) -> Sequence[bytes]:
+        """Of all attributes but our own, and what overlays take for theirs. Raises SourceError."""
+        node = self.namespace.node(node_id)
+        await self.permissions.check_xattr(node, None, asker)
+        names = await self.xattrs.names(node)
+        return [name for name in names if not self.overlays.is_asked(os.fsdecode(name))]
+
+    async def target(self, node_id: int, asker: Asker) -> bytes:
+        """Where a symbolic link leads. Raises SourceError."""
+        node = self.namespace.node(node_id)
+        await self.permissions.check(node, WantedAccess.FOLLOW, asker)
+        return await self.xattrs.target(node)
 
 
 async def _erofs(*_: object) -> NoReturn:

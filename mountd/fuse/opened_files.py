@@ -56,7 +56,7 @@ class FileReplies:
             self._metrics.add("opens_stateless")
             self._opening.let_go()
             raise pyfuse3.FUSEError(errno.ENOSYS)  # the kernel stops asking, for the whole mount
-        unique = fastpath.unique_of_request()
+        unique = fastpath.request().unique
         try:
             node = self._namespace.node(node_id)
             await self._permissions.check(node, wanted_by(flags), asker)
@@ -72,7 +72,7 @@ class FileReplies:
 
     async def read(self, number: int, offset: int, size: int) -> bytes | bytearray | memoryview:
         """The bytes of `[offset, offset + size)` that the file has. Raises SourceError, EIO for fewer."""
-        token, thread_id = fastpath.request()
+        token, thread_id, *_ = fastpath.request()
         handle = await self._handle(number, thread_id)
         # A file that is wholly staged comes from the cache disk, whatever the source does.
         with self._interrupts.waiting((0, 0) if handle.file.complete and handle.file.size else (token, thread_id)):
@@ -85,7 +85,7 @@ class FileReplies:
 
     async def seek(self, number: int, offset: int, whence: int) -> bytes:
         """Where the next data is from `offset` on, or the next hole. Raises FUSEError ENXIO where there is none."""
-        token, thread_id = fastpath.request()
+        token, thread_id, *_ = fastpath.request()
         handle = await self._handle(number, thread_id)
         with self._interrupts.waiting((token, thread_id)):
             hole = whence == os.SEEK_HOLE
@@ -96,6 +96,6 @@ class FileReplies:
 
     async def _handle(self, number: int, thread_id: int) -> FileHandle:
         if number == 0 or self._opening.stateless:  # 0: the kernel was told so by a daemon that has not noted it
-            return await self._opening.stateless_handle(fastpath.node_of_request(), thread_id)
+            return await self._opening.stateless_handle(fastpath.request().node_id, thread_id)
         await self._opening.attach(number)
         return self._handles.file(number)

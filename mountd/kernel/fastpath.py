@@ -9,12 +9,15 @@ import errno
 import fcntl
 import os
 import struct
+import subprocess
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
 
 from hfs.mountd.core.errors import MountError
-from hfs.mountd.kernel.tuning import MAX_BACKGROUND
 from hfs.mountd.native.extension import EXTENSION
 
 _BACKING_OPEN = 0x4010E501
@@ -51,28 +54,6 @@ LIBFUSE: str = EXTENSION.LIBFUSE
 feed: Callable[[bytes], None] = EXTENSION.feed
 """Before the mount: the session is given this INIT request, which the keeper of the mount has read."""
 
-request: Callable[[], tuple[int, int]] = EXTENSION.request
-"""(token, thread id of the caller) of the request whose handler runs; to be asked before its first await.
-
-The id is 0 if the caller is in a pid namespace that we do not see.
-"""
-
-uid_of_request: Callable[[], int] = EXTENSION.uid
-"""The user whose request it is; to be asked before the handler's first await."""
-
-node_of_request: Callable[[], int] = EXTENSION.node
-"""The node id of the READ or seek whose handler runs; good until its first await."""
-
-unique_of_request: Callable[[], int] = EXTENSION.unique
-"""The kernel's number of the request whose handler runs; to be asked before its first await. One that the kernel sends
-again keeps its number, but for bit 63."""
-
-wants_names: Callable[[], bool] = EXTENSION.plain
-"""The readdir whose handler runs wants names only: they take a quarter of the room. Ask before its first await.
-
-The kernel decides: attributes are for the start of a directory, and where the names shown before were looked up.
-"""
-
 go_on: Callable[[int], None] = EXTENSION.go_on
 """A request that was put off is handed to its handler, in a moment."""
 
@@ -87,6 +68,93 @@ answer_with_backing: Callable[[int, int], None] = EXTENSION.back
 
 names_answered: Callable[[], int] = EXTENSION.taken
 """How many of the names of `answer_with_names` the reply has taken."""
+
+
+class Request(NamedTuple):
+    """The request whose handler runs."""
+
+    token: int
+    thread_id: int
+    """Of the caller; 0 if it is in a pid namespace that we do not see."""
+    uid: int
+    node_id: int
+    """Of a READ or a seek."""
+    unique: int
+    """The kernel's number of it. One that the kernel sends again keeps its number, but for bit 63."""
+    wants_names: bool
+    """A readdir that wants names only: they take a quarter of the room.
+
+    The kernel decides: attributes are for the start of a directory, and where the names shown before were looked up.
+    """
+
+
+def request() -> Request:
+    """To be asked before the handler's first await."""
+    return Request._make(EXTENSION.request())
+
+
+_READ_AHEAD_KB = 1024
+"""1 MiB, the largest FUSE request: a sequential read costs an eighth of the round trips of the default. Larger ones,
+where root has raised `fs.fuse.max_pages_limit` (Linux 6.13), did not pay: docs/benchmarks.md."""
+
+MAX_BACKGROUND = 512
+"""Twelve readers hung in the source stopped all other cold reads of a mount; 512 is more than a node has readers."""
+
+_FUSECTL = Path("/sys/fs/fuse/connections")
+
+
+@dataclass
+class KernelSettings:
+    """What holds for this mount, and why what does not could not be had."""
+
+    read_ahead_kb: int | None = None
+    max_background: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def tune(device: str) -> KernelSettings:
+    """Raise readahead and background requests of the FUSE mount `device`, "MAJOR:MINOR" as in mountinfo; empty: this
+    kernel does not tell which mount it is.
+
+    Neither is needed for correctness: what could not be raised is told with its reason. Blocks.
+    """
+    settings = KernelSettings()
+    if not device:
+        settings.notes.append("readahead and background requests stay: the kernel does not tell the mount's device")
+        return settings
+    bdi = Path(f"/sys/class/bdi/{device}/read_ahead_kb")
+    settings.read_ahead_kb = _raise(bdi, _READ_AHEAD_KB, settings, "readahead stays at 128 KiB")
+    if not any(_FUSECTL.glob("*")):
+        _mount_fusectl(settings)
+    connection = _FUSECTL / device.partition(":")[2] / "max_background"
+    otherwise = f"{MAX_BACKGROUND} background requests were asked for"
+    settings.max_background = _raise(connection, MAX_BACKGROUND, settings, otherwise)
+    if settings.max_background:
+        _raise(connection.with_name("congestion_threshold"), MAX_BACKGROUND * 3 // 4, settings, "congestion")
+    return settings
+
+
+def _raise(path: Path, value: int, settings: KernelSettings, otherwise: str) -> int | None:
+    try:
+        if int(path.read_text()) < value:
+            path.write_text(str(value))
+        return int(path.read_text())
+    except (OSError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        settings.notes.append(f"{otherwise}: {path}: {reason}")
+        return None
+
+
+def _mount_fusectl(settings: KernelSettings) -> None:
+    try:
+        done = subprocess.run(
+            ["mount", "-t", "fusectl", "none", str(_FUSECTL)], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        settings.notes.append(f"fusectl could not be mounted: {error}")
+        return
+    if done.returncode:
+        settings.notes.append(f"fusectl could not be mounted: {done.stderr.strip() or done.returncode}")
 
 
 def want(on_interrupt: Callable[[int], None], at_once: object, *, yield_fd: int, stack_depth: int) -> None:

@@ -59,7 +59,6 @@ void *real(const char *name) {
 /* ---- who asks, and who gives up ---------------------------------------------------------------------------------- */
 
 static void interrupted(fuse_req_t req, void *token) {
-    (void)req;
     PyGILState_STATE gil = PyGILState_Ensure();
     if (on_interrupt) {
         PyObject *done = PyObject_CallFunction(on_interrupt, "K", (unsigned long long)(uintptr_t)token);
@@ -203,7 +202,6 @@ int fuse_reply_open(fuse_req_t req, const struct fuse_file_info *fi) {
 /* ---- for mountd/kernel/fastpath.py --------------------------------------------------------------------------------------- */
 
 static PyObject *py_want(PyObject *self, PyObject *args) {
-    (void)self;
     PyObject *callback, *answers;
     if (!PyArg_ParseTuple(args, "IIOOi", &wanted.max_background, &wanted.stack_depth, &callback, &answers, &yield_fd))
         return NULL;
@@ -216,12 +214,10 @@ static PyObject *py_want(PyObject *self, PyObject *args) {
 }
 
 static PyObject *py_found(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     return Py_BuildValue("(iii)", wrapped, found.kernel_has_passthrough, found.passthrough);
 }
 
 static PyObject *py_feed(PyObject *self, PyObject *args) {
-    (void)self;
     Py_buffer init;
     if (!PyArg_ParseTuple(args, "y*", &init)) return NULL;
     int fits = (size_t)init.len <= sizeof fed.request;
@@ -234,32 +230,11 @@ static PyObject *py_feed(PyObject *self, PyObject *args) {
 }
 
 static PyObject *py_request(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
-    return Py_BuildValue("(Ki)", (unsigned long long)request.token, (int)request.pid);
-}
-
-static PyObject *py_uid(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
-    return PyLong_FromUnsignedLong(request.uid);
-}
-
-static PyObject *py_node(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
-    return PyLong_FromUnsignedLongLong(request.node);
-}
-
-static PyObject *py_unique(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
-    return PyLong_FromUnsignedLongLong(request.unique);
-}
-
-static PyObject *py_plain(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
-    return PyBool_FromLong(request.plain);
+    return Py_BuildValue("(KiIKKO)", (unsigned long long)request.token, (int)request.pid, (unsigned)request.uid,
+                         (unsigned long long)request.node, (unsigned long long)request.unique, request.plain ? Py_True : Py_False);
 }
 
 static PyObject *py_show(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long node, inode;
     if (!PyArg_ParseTuple(args, "KK", &node, &inode)) return NULL;
     shown.node = node;
@@ -268,7 +243,6 @@ static PyObject *py_show(PyObject *self, PyObject *args) {
 }
 
 static PyObject *py_back(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long handle;
     if (!PyArg_ParseTuple(args, "Ki", &handle, &backing.backing_id)) return NULL;
     backing.handle = handle;
@@ -285,15 +259,9 @@ static PyMethodDef methods[] = {
     {"feed", py_feed, METH_VARARGS,
      "feed(init): the session that is mounted next processes this INIT request; empty: it reads one by itself."},
     {"request", py_request, METH_NOARGS,
-     "request() -> (token, pid): of the request whose handler runs; good until its first await."},
-    {"uid", py_uid, METH_NOARGS, "uid() -> int: the user whose request it is."},
+     "request() -> (token, pid, uid, node, unique, plain): of the request whose handler runs; good until its first await."},
     {"go_on", fastpath_go_on, METH_O, "go_on(which): a request that was put off is handed to its handler."},
     {"give_up", fastpath_give_up, METH_VARARGS, "give_up(which, errno): it is answered so."},
-    {"node", py_node, METH_NOARGS, "node() -> int: the node id of the read whose handler runs; good until its first await."},
-    {"unique", py_unique, METH_NOARGS,
-     "unique() -> int: the kernel's number of the request whose handler runs; good until its first await."},
-    {"plain", py_plain, METH_NOARGS,
-     "plain() -> bool: the readdir whose handler runs wants names only; good until its first await."},
     {"show", py_show, METH_VARARGS, "show(node, inode): the next answer with the attributes of `node` shows this inode."},
     {"back", py_back, METH_VARARGS, "back(handle, backing_id): the open that is answered with `handle` next is passed on."},
     {"names", fastpath_names, METH_VARARGS,

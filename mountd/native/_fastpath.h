@@ -10,6 +10,8 @@
 #include <fuse_lowlevel.h>
 #include <stdint.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* the signatures are those of CPython and libfuse */
+
 #define HAS_PASSTHROUGH (FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17))
 
 /* An entry with this generation stands for the names told just before. pyfuse3 lets the generation be set alone. */

@@ -193,7 +193,6 @@ static void our_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *f
 /* pyfuse3 knows none. An exchange of a tunnel (mountd/wire/tunnel.py) is answered at once or not at all. */
 static void our_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned int cmd, void *arg, struct fuse_file_info *fi, unsigned flags,
                       const void *in_buf, size_t in_bufsz, size_t out_bufsz) {
-    (void)ino, (void)arg, (void)fi;
     if (!showing || cmd != TUNNEL_EXCHANGE || !(flags & FUSE_IOCTL_DIR)) {
         fuse_reply_err(req, ENOTTY);
         return;

@@ -47,7 +47,6 @@ static int is_plain(const struct seen *seen, uint64_t device, struct newest *new
 
 /* The directory is held open by the caller. */
 PyObject *fastpath_look(PyObject *self, PyObject *args) {
-    (void)self;
     int directory;
     unsigned long long device;
     PyObject *names, *found = NULL, *plain = NULL;

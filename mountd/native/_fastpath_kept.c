@@ -141,7 +141,6 @@ void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *bu
 /* ---- for mountd/kernel/fastpath.py ---------------------------------------------------------------------------------- */
 
 PyObject *fastpath_go_on(PyObject *self, PyObject *which) {
-    (void)self;
     struct put_off *off = PyLong_AsVoidPtr(which);
     if (!off) return NULL;
     off->next = NULL;
@@ -152,7 +151,6 @@ PyObject *fastpath_go_on(PyObject *self, PyObject *which) {
 }
 
 PyObject *fastpath_give_up(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long which;
     int error;
     if (!PyArg_ParseTuple(args, "Ki", &which, &error)) return NULL;

@@ -80,7 +80,6 @@ size_t fuse_add_direntry_plus(fuse_req_t req, char *buf, size_t bufsize, const c
 }
 
 PyObject *fastpath_names(PyObject *self, PyObject *args) {
-    (void)self;
     Py_buffer records, starts;
     Py_ssize_t begin, end;
     unsigned long long next_id, directory;
@@ -100,6 +99,5 @@ PyObject *fastpath_names(PyObject *self, PyObject *args) {
 }
 
 PyObject *fastpath_taken(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     return PyLong_FromSsize_t(names.taken);
 }

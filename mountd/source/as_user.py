@@ -28,9 +28,9 @@ from hfs.mountd.native.beneath import open_directory
 from hfs.mountd.native.libc import checked, libc
 from hfs.mountd.native.statx import is_still
 from hfs.mountd.source.descriptors import OPEN_TO_READ, show
+from hfs.mountd.source.metadata import xattr_of, xattrs_of
 from hfs.mountd.source.threads import SourceThreads
 from hfs.mountd.source.user_context import become
-from hfs.mountd.source.xattrs import names_of, value_of
 
 _THREADS = 32
 """As many as a busy metadata server answers at once (see `MetadataReader.stats_at_once`)."""
@@ -106,9 +106,9 @@ class SourceAsUser:
 
         def read(at: int) -> None:
             if attribute is None:
-                names_of(at, name)
+                xattrs_of(at, name)
             else:
-                value_of(at, name, attribute)
+                xattr_of(at, name, attribute)
 
         await self._call(who, directory, name, read, None)
 

@@ -20,8 +20,7 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.seen import SeenNames, attributes_of, seen_names
 from hfs.mountd.core.version import stored_ns
 from hfs.mountd.native.extension import EXTENSION
-from hfs.mountd.native.statx import stat_cached
-from hfs.mountd.source import xattrs
+from hfs.mountd.native.statx import is_still, stat_cached
 from hfs.mountd.source.descriptors import Directories, OpenDirectory, show
 from hfs.mountd.source.doubts import Doubts
 from hfs.mountd.source.file_systems import FileSystems
@@ -34,6 +33,32 @@ _MIN_STATS, _MAX_STATS = 4, 512
 """Names that one thread stats one after the other."""
 
 _MAX_NAMED_LINKS = 20
+
+
+def xattr_of(directory_fd: int, name: bytes, attribute: bytes, of: Attributes | None = None) -> bytes:
+    """The value of one. `of`: only if it is of the inode with these attributes, unchanged since; else VersionChanged,
+    also where there is none."""
+    if of is None:
+        return os.getxattr(_path(directory_fd, name), attribute, follow_symlinks=False)
+    fd = os.open(name or b".", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+    try:
+        try:
+            return os.getxattr(b"/proc/self/fd/%d" % fd, attribute)
+        finally:  # afterwards: who gives it another one moves its ctime
+            if not is_still(fd, of):
+                raise VersionChanged("something else stands there now")
+    finally:
+        os.close(fd)
+
+
+def xattrs_of(directory_fd: int, name: bytes) -> list[bytes]:
+    """The names of all."""
+    return [os.fsencode(one) for one in os.listxattr(_path(directory_fd, name), follow_symlinks=False)]
+
+
+def _path(directory_fd: int, name: bytes) -> bytes:
+    """A path whose only link is the kernel's own to our descriptor; xattr calls take no dir_fd."""
+    return b"/proc/self/fd/%d/%s" % (directory_fd, name or b".")
 
 
 class MetadataReader:
@@ -137,7 +162,7 @@ class MetadataReader:
         """
 
         def read(directory: bytes, name: bytes) -> bytes:
-            return xattrs.value_of(self._directories.get(directory).fd, name, attribute, of)
+            return xattr_of(self._directories.get(directory).fd, name, attribute, of)
 
         return await self._ask("xattr of", read, directory, name, limit_s)
 
@@ -145,7 +170,7 @@ class MetadataReader:
         """The names of all extended attributes."""
 
         def read(directory: bytes, name: bytes) -> list[bytes]:
-            return xattrs.names_of(self._directories.get(directory).fd, name)
+            return xattrs_of(self._directories.get(directory).fd, name)
 
         return await self._ask("xattrs of", read, directory, name, None)
 

@@ -1,7 +1,7 @@
 """An overlay over a mount (overlayfs with a layer of data alone): what is staged is opened in the cache by the kernel.
 
 The mount is the layer of names, and says of each staged file where its object lies below the layer of data, the objects
-of the cache (mountd/native/plane/overlay.c, mountd/fuse/xattrs.py). The way of a file is fixed when its name is first
+of the cache (mountd/native/plane/overlay.c, mountd/fuse/handlers.py). The way of a file is fixed when its name is first
 looked up, so overlays come in *generations*: a new one is put beneath the one that is there, which is taken away then;
 whoever has something open in it goes on (Documentation/filesystems/overlayfs.rst; move_mount(2), Linux 6.5). Who makes
 them, and when, is told in generations.py.

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from hfs.mountd.namespace.journal.inherited import Inherited
-from hfs.mountd.namespace.journal.journal import Journal
+from hfs.mountd.namespace.journal.journal import Inherited, Journal
 from hfs.mountd.namespace.journal.log import JournalLog
 from hfs.mountd.namespace.journal.segment import HEADER_BYTES
 

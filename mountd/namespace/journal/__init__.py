@@ -4,7 +4,6 @@ Written by the daemon that serves, read once by the one that follows it. It neve
 """
 
 from hfs.mountd.namespace.journal.facts import NodeFact
-from hfs.mountd.namespace.journal.inherited import Inherited
-from hfs.mountd.namespace.journal.journal import Journal, open_journal
+from hfs.mountd.namespace.journal.journal import Inherited, Journal, open_journal
 
 __all__ = ["Inherited", "Journal", "NodeFact", "open_journal"]

@@ -18,10 +18,41 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import Version
-from hfs.mountd.namespace.journal.facts import DOUBT, NODE, NodeFact
-from hfs.mountd.namespace.journal.noted_mount import NotedMount
+from hfs.mountd.core.version import Version, is_lasting
+from hfs.mountd.namespace.journal.facts import DOUBT, MOUNT, NODE, MountFact, NodeFact
 from hfs.mountd.namespace.journal.writer import JournalWriter
+
+
+class NotedMount:
+    """What holds as long as the mount lives, whichever daemon serves it: that it is stateless, and the name of SOURCE's
+    file system. Begins with `fact`, as an earlier daemon has left it.
+    """
+
+    def __init__(self, writer: JournalWriter, fact: MountFact) -> None:
+        self._writer = writer
+        self._fact = fact
+
+    @property
+    def stateless(self) -> bool:
+        """The kernel was told to open without asking."""
+        return self._fact.stateless
+
+    def becomes_stateless(self) -> None:
+        """The kernel is told to open without asking."""
+        if not self._fact.stateless:
+            self._note(self._fact._replace(stateless=True))
+
+    def source_id(self, found: str) -> str:
+        """What SOURCE's file system is called as long as the mount lives; `found`: by this daemon."""
+        if not self._writer.on or is_lasting(found):
+            return found
+        if not self._fact.source_id:
+            self._note(self._fact._replace(source_id=found))
+        return self._fact.source_id
+
+    def _note(self, fact: MountFact) -> None:
+        self._fact = fact
+        self._writer.put(MOUNT, 0, fact.value())
 
 
 class _Noted:

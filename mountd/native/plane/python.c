@@ -21,7 +21,6 @@ static PyObject *raise(int error) {
 }
 
 static PyObject *plane_start(PyObject *self, PyObject *args) {
-    (void)self;
     int device, count, beats_fd = -1, error = 0;
     if (!PyArg_ParseTuple(args, "ii|i", &device, &count, &beats_fd)) return NULL;
     if (queue_event_fd() < 0) return raise(ENOMEM);
@@ -55,7 +54,6 @@ static int note_directory(uint64_t directory) {
 }
 
 static PyObject *plane_attach(PyObject *self, PyObject *args) {
-    (void)self;
     int fd, error;
     unsigned long long terms;
     if (!PyArg_ParseTuple(args, "iK", &fd, &terms)) return NULL;
@@ -77,7 +75,6 @@ static PyObject *plane_attach(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_stop(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     Py_BEGIN_ALLOW_THREADS
     threads_stop();
     looks_end();
@@ -86,7 +83,6 @@ static PyObject *plane_stop(PyObject *self, PyObject *noargs) {
 }
 
 static PyObject *plane_put(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long node, handle, inode, size;
     long long ctime_ns, until_ns;
     unsigned flags;
@@ -112,7 +108,6 @@ static PyObject *plane_put(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_take(PyObject *self, PyObject *arg) {
-    (void)self;
     struct opens taken;
     int error;
     uint64_t node = PyLong_AsUnsignedLongLong(arg);
@@ -123,7 +118,6 @@ static PyObject *plane_take(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_put_reads(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long node, inode, size;
     long long ctime_ns;
     int object_fd, error;
@@ -139,7 +133,6 @@ static PyObject *plane_put_reads(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
-    (void)self;
     int error;
     uint64_t node = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -147,7 +140,6 @@ static PyObject *plane_take_reads(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_progress(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t bytes, end, node = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     if (!reads_progress(node, &bytes, &end)) Py_RETURN_NONE;
@@ -155,7 +147,6 @@ static PyObject *plane_progress(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
-    (void)self;
     long fd = PyLong_AsLong(arg);
     if (PyErr_Occurred()) return NULL;
     staged_in((int)fd);
@@ -163,7 +154,6 @@ static PyObject *plane_staged_in(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
-    (void)self;
     long long valid_ns = PyLong_AsLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     root_without_acl(valid_ns > 0 ? monotonic_ns() + (valid_ns < LONGEST_NS ? valid_ns : LONGEST_NS) : 0);
@@ -171,7 +161,6 @@ static PyObject *plane_root_without_acl(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_put_object(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long number, inode, size;
     long long ctime_ns;
     if (!PyArg_ParseTuple(args, "KKLK", &number, &inode, &ctime_ns, &size)) return NULL;
@@ -180,14 +169,12 @@ static PyObject *plane_put_object(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_take_object(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t number = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     return PyBool_FromLong(!staged_take(number));
 }
 
 static PyObject *plane_served(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     static struct served found[SERVED_READERS]; /* with the GIL held */
     return PyBytes_FromStringAndSize((const char *)found, (Py_ssize_t)(served_take(found) * sizeof *found));
 }
@@ -202,7 +189,6 @@ static int counter_of(PyObject *arg, uint32_t *counter) {
 }
 
 static PyObject *plane_new_count(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long handle;
     long long open;
     if (!PyArg_ParseTuple(args, "KL", &handle, &open)) return NULL;
@@ -212,19 +198,16 @@ static PyObject *plane_new_count(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_count(PyObject *self, PyObject *arg) {
-    (void)self;
     uint32_t counter;
     return counter_of(arg, &counter) ? PyLong_FromLongLong(counts_open(counter)) : NULL;
 }
 
 static PyObject *plane_closed(PyObject *self, PyObject *arg) {
-    (void)self;
     uint32_t counter;
     return counter_of(arg, &counter) ? PyLong_FromLongLong(counts_add(counter, -1)) : NULL;
 }
 
 static PyObject *plane_free(PyObject *self, PyObject *arg) {
-    (void)self;
     uint32_t counter;
     if (!counter_of(arg, &counter)) return NULL;
     counts_free(counter);
@@ -241,7 +224,6 @@ static int kind_of_news(PyObject *arg, enum news *of) {
 }
 
 static PyObject *plane_news_fd(PyObject *self, PyObject *arg) {
-    (void)self;
     enum news of;
     if (!kind_of_news(arg, &of)) return NULL;
     int fd = news_fd(of);
@@ -255,12 +237,11 @@ static PyObject *with_news(PyObject *arg, void (*act)(enum news)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *plane_news_tell(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_tell); }
+static PyObject *plane_news_tell(PyObject *self, PyObject *arg) { return with_news(arg, news_tell); }
 
-static PyObject *plane_news_read(PyObject *self, PyObject *arg) { return (void)self, with_news(arg, news_read); }
+static PyObject *plane_news_read(PyObject *self, PyObject *arg) { return with_news(arg, news_read); }
 
 static PyObject *plane_events(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     static struct event found[MOST_EVENTS]; /* with the GIL held */
     uint64_t lost;
     size_t count = events_take(found, MOST_EVENTS, &lost);
@@ -268,7 +249,6 @@ static PyObject *plane_events(PyObject *self, PyObject *noargs) {
 }
 
 static PyObject *plane_figures(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     return Py_BuildValue("(innLLLLLLLLLLLLL)", threads_running(), (Py_ssize_t)opens_count(), (Py_ssize_t)(reads_count() + staged_count()),
                          (long long)__atomic_load_n(&answered.cached, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.passed, __ATOMIC_RELAXED),

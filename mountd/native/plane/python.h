@@ -4,6 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* the signature of a method is CPython's */
 #pragma GCC visibility push(hidden)
 
 extern PyMethodDef plane_methods[], plane_fetch_methods[], plane_slots_methods[], plane_overlay_methods[];

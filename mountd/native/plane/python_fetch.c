@@ -21,7 +21,6 @@ static PyObject *raise(int error) {
 }
 
 static PyObject *plane_fetch_as(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned int uid, gid;
     Py_buffer groups;
     int wholly;
@@ -34,7 +33,6 @@ static PyObject *plane_fetch_as(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_fetch_start(PyObject *self, PyObject *args) {
-    (void)self;
     int device, count, ahead_at_most;
     Py_ssize_t ahead_bytes;
     if (!PyArg_ParseTuple(args, "iiin", &device, &count, &ahead_at_most, &ahead_bytes)) return NULL;
@@ -44,7 +42,6 @@ static PyObject *plane_fetch_start(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_fetch_stop(PyObject *self, PyObject *arg) {
-    (void)self;
     long long patience_ns = PyLong_AsLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     Py_BEGIN_ALLOW_THREADS
@@ -56,7 +53,6 @@ static PyObject *plane_fetch_stop(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
-    (void)self;
     long long limit_ns = PyLong_AsLongLong(arg);
     uint64_t directories[FETCH_WORKERS];
     size_t count;
@@ -68,7 +64,6 @@ static PyObject *plane_fetch_replace(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_delegate(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory, generation, device, largest;
     long long settled_ns, settled_fine_ns, until_ns, valid_ns;
     int fd, careful;
@@ -92,7 +87,6 @@ static PyObject *plane_delegate(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_recall_directory(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t directory = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     int64_t slots;
@@ -101,7 +95,6 @@ static PyObject *plane_recall_directory(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_delegated_slots(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t directory = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     return PyLong_FromLongLong(delegated_slots(directory));
@@ -120,7 +113,6 @@ static int each_name(PyObject *names, void (*tell)(uint64_t, const char *, size_
 }
 
 static PyObject *plane_reserve(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
@@ -129,7 +121,6 @@ static PyObject *plane_reserve(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_try_reserve(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
@@ -147,7 +138,6 @@ static PyObject *plane_try_reserve(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_is_busy(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     const char *name;
     Py_ssize_t size;
@@ -156,7 +146,6 @@ static PyObject *plane_is_busy(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_unreserve(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
@@ -167,7 +156,6 @@ static PyObject *plane_unreserve(PyObject *self, PyObject *args) {
 #define MOST_WANTED 64
 
 static PyObject *plane_fetch_ahead(PyObject *self, PyObject *args) {
-    (void)self;
     PyObject *directories, *names;
     struct wanted wanted[MOST_WANTED];
     if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &directories, &PyList_Type, &names)) return NULL;
@@ -190,7 +178,6 @@ static PyObject *plane_fetch_ahead(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_fetched(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     struct fetched *first = fetched_take(MOST_FETCHED);
     PyObject *found = PyList_New(0);
     for (struct fetched *next; first; first = next) {
@@ -210,7 +197,6 @@ static PyObject *plane_fetched(PyObject *self, PyObject *noargs) {
 }
 
 static PyObject *plane_fetch_terms(PyObject *self, PyObject *args) {
-    (void)self;
     int pushes, passes, stores;
     if (!PyArg_ParseTuple(args, "ppp", &pushes, &passes, &stores)) return NULL;
     pushes_terms(pushes, passes);
@@ -219,7 +205,6 @@ static PyObject *plane_fetch_terms(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_placement(PyObject *self, PyObject *args) {
-    (void)self;
     Py_buffer owners;
     int own, is_set;
     if (!PyArg_ParseTuple(args, "y*i", &owners, &own)) return NULL;
@@ -231,7 +216,6 @@ static PyObject *plane_placement(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_trim(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     Py_BEGIN_ALLOW_THREADS
     staged_settle();
     contents_trim(contents_unstored());
@@ -240,7 +224,6 @@ static PyObject *plane_trim(PyObject *self, PyObject *noargs) {
 }
 
 static PyObject *plane_distrust(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t inode = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     source_distrusts(inode);
@@ -248,7 +231,6 @@ static PyObject *plane_distrust(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_store_in(PyObject *self, PyObject *args) {
-    (void)self;
     int fd;
     unsigned long long overhead_bytes;
     if (!PyArg_ParseTuple(args, "iK", &fd, &overhead_bytes)) return NULL;
@@ -258,7 +240,6 @@ static PyObject *plane_store_in(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_grant(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long first, end;
     if (!PyArg_ParseTuple(args, "KK", &first, &end)) return NULL;
     uint64_t from = first, to = end;
@@ -267,7 +248,6 @@ static PyObject *plane_grant(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_grant_room(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t bytes = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     store_grant_room(bytes);
@@ -275,14 +255,12 @@ static PyObject *plane_grant_room(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_granted(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     uint64_t numbers, bytes;
     store_left(&numbers, &bytes);
     return Py_BuildValue("(KK)", (unsigned long long)numbers, (unsigned long long)bytes);
 }
 
 static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
-    (void)self;
     Py_buffer rows;
     if (!PyArg_ParseTuple(args, "y*", &rows)) return NULL;
     const struct row {
@@ -307,7 +285,6 @@ static PyObject *plane_put_versions(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slot(PyObject *self, PyObject *arg) {
-    (void)self;
     struct slot_place place;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
@@ -317,7 +294,6 @@ static PyObject *plane_slot(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_fetch_ahead_at_most(PyObject *self, PyObject *arg) {
-    (void)self;
     size_t count = PyLong_AsSize_t(arg);
     if (PyErr_Occurred()) return NULL;
     jobs_ahead_at_most(count);
@@ -325,7 +301,6 @@ static PyObject *plane_fetch_ahead_at_most(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_store_at_once(PyObject *self, PyObject *arg) {
-    (void)self;
     int at_once = PyObject_IsTrue(arg);
     if (at_once < 0) return NULL;
     store_at_once(at_once);
@@ -333,14 +308,12 @@ static PyObject *plane_store_at_once(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_reader_waits(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     return Py_BuildValue("(LLL)", (long long)__atomic_load_n(&reader_waits.count, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&reader_waits.ns, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&reader_waits.waiting, __ATOMIC_RELAXED));
 }
 
 static PyObject *plane_fetch_figures(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     return Py_BuildValue("(nnnnnnLLLLL)", (Py_ssize_t)jobs_under_way(), (Py_ssize_t)contents_count(), (Py_ssize_t)delegated_count(),
                          (Py_ssize_t)staged_versions(), (Py_ssize_t)buffers_out(), (Py_ssize_t)workers_unstored(),
                          (long long)__atomic_load_n(&source_counts.looks, __ATOMIC_RELAXED),

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 static PyObject *plane_overlay(PyObject *self, PyObject *arg) {
-    (void)self;
     int on = PyObject_IsTrue(arg);
     if (on < 0) return NULL;
     overlay_begin(on);
@@ -17,7 +16,6 @@ static PyObject *plane_overlay(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_untold(PyObject *self, PyObject *args) {
-    (void)self;
     Py_buffer numbers;
     int on;
     struct overlay_told told = {0};
@@ -35,7 +33,6 @@ static PyObject *plane_untold(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_tellable(PyObject *self, PyObject *arg) {
-    (void)self;
     char *nodes;
     Py_ssize_t size;
     if (PyBytes_AsStringAndSize(arg, &nodes, &size)) return NULL;
@@ -49,7 +46,6 @@ static PyObject *plane_tellable(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_give_up_looks(PyObject *self, PyObject *arg) {
-    (void)self;
     long long limit_ns = PyLong_AsLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     looks_give_up(monotonic_ns() - limit_ns); /* its replies wait for nobody */

@@ -13,7 +13,6 @@
 #define SWEPT_AT_MOST 4096 /* slots of one shard: a millisecond */
 
 static PyObject *plane_slots_begin(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long first;
     if (!PyArg_ParseTuple(args, "K", &first)) return NULL;
     slots_begin(first);
@@ -21,7 +20,6 @@ static PyObject *plane_slots_begin(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slots_are_asked_for(PyObject *self, PyObject *arg) {
-    (void)self;
     int are = PyObject_IsTrue(arg);
     if (are < 0) return NULL;
     opens_of_slots_are_asked(are);
@@ -29,13 +27,11 @@ static PyObject *plane_slots_are_asked_for(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_slots_become_stateless(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     slots_become_stateless();
     Py_RETURN_NONE;
 }
 
 static PyObject *plane_slots_put(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     long long valid_ns;
     PyObject *names, *left;
@@ -81,7 +77,6 @@ static PyObject *taken_as(struct slot *slot) {
 }
 
 static PyObject *plane_slots_written_down(PyObject *self, PyObject *arg) {
-    (void)self;
     unsigned long number = PyLong_AsUnsignedLong(arg);
     if (PyErr_Occurred()) return NULL;
     slots_free(slot_at((uint32_t)number));
@@ -89,7 +84,6 @@ static PyObject *plane_slots_written_down(PyObject *self, PyObject *arg) {
 }
 
 static PyObject *plane_slots_take(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     const char *name;
     Py_ssize_t size;
@@ -98,14 +92,12 @@ static PyObject *plane_slots_take(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slots_take_id(PyObject *self, PyObject *arg) {
-    (void)self;
     uint64_t id = PyLong_AsUnsignedLongLong(arg);
     if (PyErr_Occurred()) return NULL;
     return taken_as(slots_take_id(id));
 }
 
 static PyObject *plane_slots_unknown(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
@@ -123,7 +115,6 @@ static PyObject *plane_slots_unknown(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slots_seen(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned long long directory;
     PyObject *names;
     if (!PyArg_ParseTuple(args, "KO!", &directory, &PyList_Type, &names)) return NULL;
@@ -146,7 +137,6 @@ static PyObject *plane_slots_seen(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slots_expire(PyObject *self, PyObject *args) {
-    (void)self;
     unsigned shard;
     Py_buffer directories;
     if (!PyArg_ParseTuple(args, "Iy*", &shard, &directories)) return NULL;
@@ -162,7 +152,6 @@ static PyObject *plane_slots_expire(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slots_sweep(PyObject *self, PyObject *args) {
-    (void)self;
     static struct slot *taken[SWEPT_AT_MOST]; /* with the GIL held */
     static uint64_t directories[SWEPT_AT_MOST];
     Py_ssize_t at_most;
@@ -177,7 +166,6 @@ static PyObject *plane_slots_sweep(PyObject *self, PyObject *args) {
 }
 
 static PyObject *plane_slots_figures(PyObject *self, PyObject *noargs) {
-    (void)self, (void)noargs;
     return Py_BuildValue("(nnnLL)", (Py_ssize_t)slots_count(), (Py_ssize_t)slots_held(), (Py_ssize_t)slots_open(),
                          (long long)__atomic_load_n(&answered.look_ups, __ATOMIC_RELAXED),
                          (long long)__atomic_load_n(&answered.attributes, __ATOMIC_RELAXED));

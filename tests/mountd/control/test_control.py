@@ -19,8 +19,7 @@ import trio.testing
 
 from hfs.mountd.control import connection, control
 from hfs.mountd.control.connection import ControlConnection, Report
-from hfs.mountd.control.control import serve
-from hfs.mountd.control.listening import control_socket, socket_path
+from hfs.mountd.control.control import control_socket, serve, socket_path
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, MountError

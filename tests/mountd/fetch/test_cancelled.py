@@ -27,12 +27,11 @@ from hfs.mountd.fuse.boundary import Boundary
 from hfs.mountd.fuse.directories import DirectoryReplies
 from hfs.mountd.fuse.entries import EntryReplies
 from hfs.mountd.fuse.fast_handlers import FastHandlers
-from hfs.mountd.fuse.handlers import Handlers
+from hfs.mountd.fuse.handlers import Handlers, XattrReplies
 from hfs.mountd.fuse.interrupts import Interrupts
 from hfs.mountd.fuse.opened_files import FileReplies
 from hfs.mountd.fuse.push import KernelPageCache
 from hfs.mountd.fuse.quota import RequestQuota
-from hfs.mountd.fuse.xattrs import XattrReplies
 from hfs.mountd.namespace.answers import Answers
 from hfs.mountd.namespace.permissions import Permissions
 from hfs.mountd.namespace.xattrs import Xattrs

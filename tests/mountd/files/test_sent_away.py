@@ -6,7 +6,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from hfs.mountd.files.sent_away import SentAway
+from hfs.mountd.files.open_modes import SentAway
 from hfs.mountd.namespace.nodes.node import Node
 from tests.support.fake_source import attributes
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
-from hfs.mountd.namespace.journal.inherited import Inherited
-from hfs.mountd.namespace.journal.journal import Journal, open_journal
+from hfs.mountd.namespace.journal.journal import Inherited, Journal, open_journal
 from hfs.mountd.namespace.journal.log import JournalLog
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.wire.handover import Handover

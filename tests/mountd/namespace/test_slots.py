@@ -196,7 +196,7 @@ async def test_a_node_that_takes_the_place_of_a_leaf_is_the_later_one_to_the_nex
     again = namespace.tree.renew(fresh)
     assert again is not None
     namespace.holds.referenced(again)
-    assert old.id < fresh.id < again.id, "see namespace/inherited.py"
+    assert old.id < fresh.id < again.id, "see namespace/namespace.py"
 
 
 async def test_what_was_refuted_meanwhile_does_not_come_back() -> None:
