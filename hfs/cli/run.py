@@ -128,9 +128,8 @@ def _configured(arguments: dict[str, Any]) -> tuple[Config, dict[str, str], str]
     if config.peers == "mpi":
         raise ConfigError("peers: mpi is for hfs mount under mpirun or srun, one a node; then run COMMAND by itself")
     if origins.get("linger_s", "").startswith("environment SLURM") and jobs.is_contained():
-        config = msgspec.structs.replace(
-            config, linger_s=0.0
-        )  # it would be killed with this job, and leave a dead mount
+        # It would be killed with this job, and leave a dead mount.
+        config = msgspec.structs.replace(config, linger_s=0.0)
     config = without_stale(prepared(msgspec.structs.replace(config, foreground=False)))
     return config, origins, real_source(config) if in_place else config.mountpoint
 

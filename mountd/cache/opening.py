@@ -25,15 +25,7 @@ from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.generation import Generation
 from hfs.mountd.cache.grants import Grants
 from hfs.mountd.cache.index import Connect, Index, IndexFailed, in_memory
-from hfs.mountd.cache.objects.context import (
-    NOBODY,
-    CacheContext,
-    Health,
-    Others,
-    Room,
-    RunInThread,
-    Threads,
-)
+from hfs.mountd.cache.objects.context import NOBODY, CacheContext, Health, Others, Room, RunInThread, Threads
 from hfs.mountd.cache.objects.disk import Descriptors, Disk, DiskSpace, set_objects_aside
 from hfs.mountd.cache.told_objects import ToldObjects
 from hfs.mountd.core.background import call_guarded

@@ -100,7 +100,7 @@ class DirectoryDelegations:
         self._used: set[int] = set()
         """Since they were delegated."""
         self._placed: NDArray[np.int32] | None = None
-        """The owners that the data plane knows."""
+        """Whom the data plane knows to be asked before the source."""
         self._at_most = source.threads.open_files.shares.delegated
         """Each holds a descriptor."""
 
@@ -269,6 +269,6 @@ class DirectoryDelegations:
         """Have the data plane know how things are now."""
         terms = self.terms
         self._fetches.set_terms(pushes=terms.pushes, passes=terms.passes(), stores=terms.stores())
-        if terms.owners is not None and terms.owners.table is not self._placed:
-            self._placed = terms.owners.table
+        if terms.owners is not None and terms.owners.asked is not self._placed:
+            self._placed = terms.owners.asked
             self._fetches.place(self._placed.tobytes(), terms.owners.number)

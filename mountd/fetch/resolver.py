@@ -171,8 +171,8 @@ class Resolver:
         return self._in_memory(file, index, extent)
 
     async def get_for_peer(self, node: Node, file: StagedFile, index: int) -> memoryview:
-        """Chunk `index`, which this node owns: from the source, once for here and there. Raises HfsError."""
-        return await self._fetcher.chunk(node, file, index, push=Push.NEVER, from_peers=False)
+        """Chunk `index`, which this node owns: fetched once for here and there. Raises HfsError."""
+        return await self._fetcher.chunk(node, file, index, push=Push.NEVER, in_turn=True)
 
     def _in_memory(self, file: StagedFile, index: int, extent: Extent) -> Resolved | None:
         held = self._held.chunk(file.version, index)

@@ -1,8 +1,9 @@
 """Serving peers: the bytes that another node asks for, with their checksum.
 
-What is here, on disk or in memory, is given; else the chunk is read from the source once, for whoever wants it here and
-there, and staged. Implements `peers.Answers`. No peer is asked in turn, and a fetch under way is joined only where this
-node owns the chunk, since that of another node may be waiting for the one that asks.
+What is here, on disk or in memory, is given; else the chunk is fetched once, for whoever wants it here and there, and
+staged. Implements `peers.Answers`. No owner is asked in turn, and a fetch under way is joined only where this node owns
+the chunk, since that of another node may be waiting for the one that asks. So may any for a new owner, which wants a
+whole chunk only if it is here.
 """
 
 from __future__ import annotations
@@ -63,9 +64,8 @@ class Serving:
         if not self._knows(version.source_id):  # or these are other files
             if here_only or not is_lasting(version.source_id):
                 return None
-            await self._namespace.lookups.resolve(
-                path
-            )  # nobody may have looked below that file system's mount here yet
+            # Nobody may have looked below that file system's mount here yet.
+            await self._namespace.lookups.resolve(path)
             if not self._knows(version.source_id):
                 return None
         file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
@@ -85,7 +85,7 @@ class Serving:
                 return Bytes(memoryview(found.data), file.chunks.checksum(index))
             return await self._hashed(memoryview(found.data))
         mine, coming = self._owned_here(path, index), self._fetcher.is_coming(version, index)
-        if (here_only and not (mine and coming)) or (coming and not mine):
+        if (here_only and (whole or not (mine and coming))) or (coming and not mine):
             return None
         node = await self._resolve(path)
         if node.version != version:

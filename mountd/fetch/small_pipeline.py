@@ -258,9 +258,8 @@ class SmallPipeline:
         """What is delegated, and what hangs. Never returns."""
         hanging_s = 0.0
         while True:
-            if (
-                not self.directory_delegations and not self._fetches.figures().jobs
-            ):  # a directory may have been called back since
+            # A directory may have been called back since.
+            if not self.directory_delegations and not self._fetches.figures().jobs:
                 await self.directory_delegations.wait_delegated()
             await trio.sleep(_LOOK_AFTER_S)
             self._cache.completions.grant_nowait()

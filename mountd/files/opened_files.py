@@ -151,9 +151,8 @@ class OpenedFiles:
             return
         self._handles.remove_file(number)
         if handle.counter is not None:
-            self._plane.free_counter(
-                handle.counter
-            )  # last: in the journal, and not counted, it would have been kept for nobody
+            # Last: in the journal, and not counted, it would have been kept for nobody.
+            self._plane.free_counter(handle.counter)
         self._let_go(handle.file, handle.backing_id)
         if not handle.node.opens:
             self._queue.forget(handle.node)

@@ -3,9 +3,8 @@
 A peer that says nothing for a while (`peer-timeout`) is left alone for some time, and the source is asked; as long as
 it says that its answer comes, it is waited for, since its source is ours and would not be faster. Bytes whose checksum
 is wrong are not used. An answer that comes too late is taken off the network into memory of its own: the bytes of a
-request that was given up must not land in a buffer that is used again, and a sender must not wait for ever.
-
-Event loop only; knows nothing of which node owns what.
+request that was given up must not land in a buffer that is used again, and a sender must not wait for ever. Event loop
+only; knows nothing of which node owns what.
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ from typing import Any
 
 import trio
 import xxhash
+from msgspec import structs
 
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.printable import shown_path
-from hfs.mountd.core.version import Version
 from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, Transport, encode
-from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)
 
 _HASH_IN_THREAD_BYTES = 256 << 10
 """20 us of xxh3: less than the way into a thread and back."""
-
 
 REST_S = 30.0
 """So long a node that hung is left alone for the first time: each time one is found, a reader waits."""
@@ -87,6 +84,8 @@ class PeerAnswer(enum.Enum):
     """The source is next."""
     BUFFER_IN_USE = enum.auto()
     """The source is next, and it must not use the buffer: a peer may still write to it."""
+    GONE = enum.auto()
+    """That node, before it has given anything."""
 
 
 class _Asked:
@@ -127,23 +126,12 @@ class PeerAsking:
         self._next = 0
         self._warned_s = -math.inf
 
-    async def ask(
-        self,
-        owner: int,
-        path: bytes,
-        version: Version,
-        chunk_bytes: int,
-        extent: Extent,
-        into: memoryview,
-        *,
-        here_only: bool,
-    ) -> PeerAnswer:
-        """Ask `owner` for `extent`; with an empty `into`, only to stage its chunk. Never raises."""
+    async def ask(self, owner: int, request: ChunkRequest, into: memoryview) -> PeerAnswer:
+        """Ask `owner`, under a number of our own, and have `into` filled, which is as large. Never raises."""
         number = self._number()
         asked = _Asked(owner, len(into))
         self._asked[number] = asked, into
-        request = ChunkRequest(number, path, version, chunk_bytes, extent.start, len(into), here_only)
-        self._transport.send_nowait(owner, encode(request))
+        self._transport.send_nowait(owner, encode(structs.replace(request, request=number)))
         try:
             with trio.move_on_after(self._total_limit_s):
                 while asked.answer is None:
@@ -165,7 +153,7 @@ class PeerAsking:
             else:
                 found = await self._run_in_thread(xxhash.xxh3_64_intdigest, into)
             if found != asked.checksum:
-                self._fault(f"node {owner} has sent bytes of {shown_path(path)} whose checksum is wrong")
+                self._fault(f"node {owner} has sent bytes of {shown_path(request.path)} whose checksum is wrong")
                 return PeerAnswer.MISS
         return asked.answer
 
@@ -205,7 +193,7 @@ class PeerAsking:
         """A node has gone: what waits for it need not."""
         for asked, _ in self._asked.values():
             if asked.owner == node and asked.answer is None:
-                asked.answer = PeerAnswer.BUFFER_IN_USE if asked.taking else PeerAnswer.MISS
+                asked.answer = PeerAnswer.BUFFER_IN_USE if asked.taking else PeerAnswer.GONE
                 asked.heard.set()
 
     def _heard_late(self, sender: int, message: Offer | Refusal | Patience) -> None:

@@ -36,7 +36,6 @@ from hfs.mountd.peers.messages import (
     encode,
 )
 from hfs.mountd.peers.read_slots import ReadSlots
-from hfs.policies.cluster.placement import NOBODY
 from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)
@@ -108,7 +107,8 @@ class JobPeers:
         *,
         here_only: bool = False,
     ) -> PeerAnswer:
-        """Fill `into[:extent.size]` with `extent`, which lies in one chunk, from the chunk's owner. Never raises.
+        """Fill `into[:extent.size]` with `extent`, which lies in one chunk, from the chunk's owner, or if that is this
+        node from who owned it before. Never raises.
 
         `here_only`: not if the owner would have to ask the source for it.
         """
@@ -127,10 +127,14 @@ class JobPeers:
     async def _ask(
         self, path: bytes, version: Version, chunk_bytes: int, extent: Extent, into: memoryview, *, here_only: bool
     ) -> PeerAnswer:
-        owner = self.owners.owner(path, extent.start // chunk_bytes)
-        if owner in (self.owners.number, NOBODY) or self._silent.rests(owner):
-            return PeerAnswer.MISS
-        return await self._asking.ask(owner, path, version, chunk_bytes, extent, into, here_only=here_only)
+        index, came = extent.start // chunk_bytes, PeerAnswer.GONE
+        while came is PeerAnswer.GONE:  # whoever owns it now is asked, which may be the same node again
+            asked, mine = self.owners.asked_first(path, index), self.owners.owned_here(path, index)
+            if asked is None or self._silent.rests(asked) or (mine and not into):
+                return PeerAnswer.MISS
+            request = ChunkRequest(0, path, version, chunk_bytes, extent.start, len(into), here_only or mine)
+            came = await self._asking.ask(asked, request, into)
+        return came
 
     def read_slot(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
         """Waits until this node may read a chunk of a large file from the source (`peers.read_slots`). Never fails."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import xxhash
 
 from hfs.mountd.core.errors import ConfigError
@@ -61,6 +62,8 @@ class Agreed:
     placement: Placement
     data_bytes: int | None = None
     """How much data there is; None: nobody has looked, or more than could be told."""
+    is_under_way: bool = False
+    """Some of them share already: what this node owns others may have."""
 
     def share_bytes(self, number: int) -> int | None:
         """How much of it node `number` would stage; None: see `data_bytes`."""
@@ -112,7 +115,8 @@ def agree(infos: Sequence[NodeInfo]) -> Agreed:
     if wanted == "auto" and data_bytes is not None:
         placement = choose(data_bytes, capacities)
     hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
-    return Agreed(names, Nodes(hashes, tuple(float(capacity) for capacity in capacities)), placement, data_bytes)
+    nodes = Nodes(hashes, tuple(float(capacity) for capacity in capacities))
+    return Agreed(names, nodes, placement, data_bytes, any(info.settled for info in infos))
 
 
 def _names(hosts: Sequence[str]) -> tuple[str, ...]:
@@ -133,8 +137,7 @@ class OwnerTable:
     """Which node owns what, by what was agreed and who has come and gone since.
 
     The table is made anew, in a thread, when that changes; until then the old one holds, and what a lost node owned has
-    no owner. Event loop only. `path`: relative to the root of the mount. `index`: of a chunk, 0 for a whole small
-    file.
+    no owner. Event loop only. `path`: relative to the root of the mount. `index`: of a chunk, 0 of a small file.
     """
 
     def __init__(self, agreed: Agreed, number: int, run_in_thread: Callable[..., Awaitable[Any]]) -> None:
@@ -146,23 +149,27 @@ class OwnerTable:
         self._run_in_thread = run_in_thread
         self.table = agreed.nodes.table()
         """int32 [slots]: see `policies.cluster.placement`. Another one when a node has come or gone."""
+        self.asked = agreed.nodes.table({number}) if agreed.is_under_way else self.table
+        """int32 [slots]: whom this node asks before the source, itself for nobody: the owner; and of what it owns only
+        since another came, went or was here, who would own it without this node."""
 
     def owner(self, path: bytes, index: int) -> int:
         """The node that stages chunk `index` of the file at `path`, or NOBODY."""
         found = owner(self.table, xxhash.xxh3_64_intdigest(path), index)
         return NOBODY if found in self.gone else found  # the table is being made anew
 
+    def asked_first(self, path: bytes, index: int) -> int | None:
+        """The node that this one asks for it before the source, if there is one."""
+        found = owner(self.asked, xxhash.xxh3_64_intdigest(path), index)
+        return None if found in self.gone or found in (self.number, NOBODY) else found
+
     def owned_here(self, path: bytes, index: int) -> bool:
         """Whether this node owns it."""
         return self.owner(path, index) == self.number
 
-    def owned_remotely(self, path: bytes, index: int) -> bool:
-        """Whether another node owns it, and is to be asked before the source."""
-        return self.owner(path, index) not in (self.number, NOBODY)
-
     def caches_locally(self, path: bytes, index: int) -> bool:
         """Whether this node stages it; else that is left to its owner."""
-        return self.agreed.placement == "replicate" or not self.owned_remotely(path, index)
+        return self.agreed.placement == "replicate" or self.owner(path, index) in (self.number, NOBODY)
 
     @property
     def share_bytes(self) -> int | None:
@@ -187,6 +194,8 @@ class OwnerTable:
         while True:
             nodes, gone = self.agreed.nodes, frozenset(self.gone)
             table = await self._run_in_thread(nodes.table, gone)
+            without = await self._run_in_thread(nodes.table, gone | {self.number})
             if nodes is self.agreed.nodes and gone == self.gone:  # else there was one more change meanwhile
-                self.table = table
+                is_new = (table == self.number) & (self.asked != self.number) & (without != NOBODY)
+                self.table, self.asked = table, np.where(is_new, without, table)
                 return

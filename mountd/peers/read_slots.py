@@ -30,7 +30,6 @@ from hfs.policies.cluster.stagger import Place, Stagger
 _COORDINATOR = -1
 """In place of the index of a chunk: its owner is the coordinator of the file."""
 
-
 HELD_S = 60.0
 """So long a slot may be held while others wait."""
 

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from scripts.benchmarks import common, data
-from scripts.benchmarks.async_io_learners import (
-    ASYNC_DB,
-    TF,
-    DataSet,
-    Strategy,
-    layout_of,
-)
+from scripts.benchmarks.async_io_learners import ASYNC_DB, TF, DataSet, Strategy, layout_of
 
 FILES, A_FILE = 3, 11
 SAMPLES = FILES * A_FILE

@@ -1,7 +1,6 @@
 """The parts of `scripts/bench native`: readers of a job, what they say of files that change, and what is added up."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ from scripts.benchmarks.options import Options
 from scripts.benchmarks.readers.pattern import LEAST_BYTES, version_block, version_of
 
 QUICK = Options(quick=True, runs=1)
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
-    monkeypatch.setattr("scripts.benchmarks.native_files.FILES_QUICK", 20)
-    monkeypatch.setattr("scripts.benchmarks.native_files.LARGE_BYTES", 1 << 20)
-    with common.work_folder(tmp_path / "bench") as work:
-        yield work
 
 
 @pytest.mark.parametrize("version", [0, 1, 3])
@@ -45,7 +36,9 @@ class Readers:
 
 
 @pytest.fixture
-def readers(work: Work) -> Iterator[Readers]:
+def readers(work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[Readers]:
+    monkeypatch.setattr("scripts.benchmarks.native_files.FILES_QUICK", 20)
+    monkeypatch.setattr("scripts.benchmarks.native_files.LARGE_BYTES", 1 << 20)
     files = Changing(work, QUICK, kept=0.1)
     with common.reader("changing.py", files.source, *files.told, 0) as program:
         yield Readers(files, program)

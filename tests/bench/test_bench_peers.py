@@ -1,23 +1,13 @@
 """The parts of `scripts/bench peers`: rows that need no daemon, the learner, and one job of two nodes."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from scripts.benchmarks import common, peers_data
+from scripts.benchmarks import peers_data
 from scripts.benchmarks.common import BenchError, Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.peers_nodes import Data, Learners, learners
 
 QUICK = Options(quick=True, runs=1)
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Work]:
-    with common.work_folder(tmp_path / "bench") as work:
-        work.data.mkdir()
-        yield work
 
 
 @pytest.fixture

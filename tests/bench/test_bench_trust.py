@@ -1,6 +1,5 @@
 """The parts of `scripts/bench trust`: its groups, and the pattern by which readers tell a wrong byte."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,6 @@ def test_growth_is_of_the_last_half() -> None:
     assert watch.growth("threads") == 0
     with pytest.raises(BenchError):
         watch.growth("descriptors")
-
-
-@pytest.fixture
-def work(tmp_path: Path) -> Iterator[Work]:
-    with common.work_folder(tmp_path / "bench") as work:
-        work.data.mkdir()
-        yield work
 
 
 @pytest.mark.fuse

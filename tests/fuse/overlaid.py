@@ -3,12 +3,16 @@
 import functools
 import os
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from hfs.mounting import keeper
-from tests.fuse.harness import Hfs, run
+from tests.fuse.harness import Hfs, processes_of_run, run, wait_gone
 from tests.fuse.injection import injected, setting
 from tests.support.pattern import pattern
 
@@ -26,6 +30,16 @@ def this_kernel_has_them() -> bool:
     """Overlays with a layer of data alone, in a namespace of our own."""
     code = "from hfs.mounting import view; exit(view.why_no_overlays() or 0)"
     return run(sys.executable, "-c", code).returncode == 0
+
+
+@contextmanager
+def folder_for_overlays() -> Iterator[Path]:
+    """Not as deep as those of tests; at its end nothing runs there. Skips the test where there are no overlays."""
+    if not this_kernel_has_them():
+        pytest.skip("this kernel has no overlayfs with a layer of data alone")
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+        assert all(wait_gone(pid) for pid in processes_of_run(Path(name)))
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -14,16 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.harness import (
-    HfsMount,
-    environment,
-    hfs_command,
-    mounts_below,
-    must,
-    processes_of_run,
-    run,
-    wait_gone,
-)
+from tests.fuse.harness import HfsMount, environment, hfs_command, mounts_below, must, processes_of_run, run, wait_gone
 from tests.fuse.slowfs import SlowFs, SlowSource
 from tests.support.pattern import pattern, write_pattern
 

@@ -15,17 +15,7 @@ import pytest
 
 from hfs.mounting import keeper, mountinfo
 from hfs.mounting.keeper import FoundKeeper
-from tests.fuse.harness import (
-    HfsMount,
-    children,
-    environment,
-    hfs_command,
-    kill,
-    mounts_below,
-    must,
-    run,
-    wait_gone,
-)
+from tests.fuse.harness import HfsMount, children, environment, hfs_command, kill, mounts_below, must, run, wait_gone
 from tests.fuse.users import needs_root
 from tests.support.pattern import pattern
 

@@ -87,7 +87,8 @@ for line in sys.stdin:
 
 
 def test_learners_take_up_a_node_that_has_come_and_go_on_when_it_leaves(tmp_path: Path) -> None:
-    """They are processes, each on a node of its own, which see what their daemons say; the third has none."""
+    """They are processes, each on a node of its own, which see what their daemons say; the third has none. It gets what
+    the others have from them."""
     names = [f"{seed}" for seed in range(len(SIZES))]
     with some_nodes(tmp_path, *[SECRET] * 3, mounted=2) as nodes, ExitStack() as stack:
         hosts = [hfs.status()["peers"]["node"] for hfs in nodes[:2]]
@@ -121,8 +122,13 @@ def test_learners_take_up_a_node_that_has_come_and_go_on_when_it_leaves(tmp_path
                 pass
 
         first = epoch(0)
+        read_all(*nodes[:2])
+        dropped = sum(hfs.status()["counters"]["staging_dropped"]["value"] for hfs in nodes[:2]) << 16
+        before = sum(hfs.source_bytes() for hfs in nodes[:2])
         nodes[2].mount()
         know(*nodes)
+        read_all(*nodes)
+        assert sum(hfs.source_bytes() for hfs in nodes) - before <= dropped, "what others have is read from them"
         owners = ClusterMap.ask(str(nodes[0].path)).owners(Layout("\0".join(names).encode()))
         assert set(owners.tolist()) == {0, 1, 2}, "the third one has its share"
         second = epoch(1)

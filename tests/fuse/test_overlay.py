@@ -8,7 +8,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,18 +19,8 @@ from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.table import overlay_lies_at
 from scripts.benchmarks.plain_user import UID, as_plain_user
 from tests.fuse.conftest import Mounts
-from tests.fuse.harness import (
-    Hfs,
-    HfsMount,
-    environment,
-    kill,
-    must_here,
-    processes_of_run,
-    run,
-    stopped,
-    wait_gone,
-)
-from tests.fuse.overlaid import LARGE, SMALL, SOON, filled, this_kernel_has_them, told, uncovered, until, until_another
+from tests.fuse.harness import Hfs, HfsMount, environment, kill, must_here, processes_of_run, run, stopped
+from tests.fuse.overlaid import LARGE, SMALL, SOON, filled, folder_for_overlays, told, uncovered, until, until_another
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 
@@ -170,16 +159,12 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    if not this_kernel_has_them():
-        pytest.skip("this kernel has no overlayfs with a layer of data alone")
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        made = Path(name)
+    with folder_for_overlays() as made:
         made.chmod(0o755)
         (made / "own").mkdir()
         shutil.chown(made / "own", UID, UID)
         filled(made / "source")
         yield made
-        assert all(wait_gone(pid) for pid in processes_of_run(made))
 
 
 @contextlib.contextmanager

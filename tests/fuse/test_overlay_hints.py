@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import pytest
 
 from hfs.mountd.native.cachestat import resident_of
 from hfs.mounting.mountinfo import hfs_mounts
-from tests.fuse.harness import drop_pages, environment, must, processes_of_run, wait_gone
+from tests.fuse.harness import drop_pages, environment, must
 from tests.fuse.hinted import all_staged
-from tests.fuse.overlaid import this_kernel_has_them
+from tests.fuse.overlaid import folder_for_overlays
 from tests.support.pattern import pattern
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes overlays without a namespace of users")
@@ -47,15 +46,11 @@ for line in sys.stdin:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    if not this_kernel_has_them():
-        pytest.skip("this kernel has no overlayfs with a layer of data alone")
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        made = Path(name)
+    with folder_for_overlays() as made:
         (made / "source").mkdir()
         for number, file in enumerate(NAMES):
             (made / "source" / file).write_bytes(pattern(number + 1, 0, LARGE if file == "large" else SIZE))
         yield made
-        assert all(wait_gone(pid) for pid in processes_of_run(made))
 
 
 def objects(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ slowfs shows stamps of whole seconds here. What is waited for is the daemon's se
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,21 @@ CLOCKS = [
     "clock_ahead_s=0",
     *(pytest.param(f"clock_{off}_s=7200", marks=pytest.mark.long) for off in ("ahead", "behind")),
 ]
+
+
+@pytest.fixture
+def backing(tmp_path: Path) -> Path:
+    (tmp_path / "backing").mkdir()
+    return tmp_path / "backing"
+
+
+@pytest.fixture
+def early(hfs_mount: HfsMount) -> Iterator[list[int]]:
+    """Descriptors of a mount, closed before that goes."""
+    opened: list[int] = []
+    yield opened
+    for descriptor in opened:
+        os.close(descriptor)
 
 
 def write(folder: Path, seed: int) -> None:
@@ -70,32 +85,27 @@ def rewritten_unseen(backing: Path, look: Callable[[Path], object]) -> int:
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_second_change_within_one_tick_is_seen(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount, clock: str
+    backing: Path, early: list[int], slow_source: SlowSource, hfs_mount: HfsMount, clock: str
 ) -> None:
     """A file that changes again within one tick of the source's clock keeps its size and times: it is seen all the same
     after the time-to-live and one tick, whatever the source's clock says, and no later daemon inherits the first
     bytes. Who has it open keeps them."""
-    backing = tmp_path / "backing"
-    backing.mkdir()
     slow = slow_source(backing, "none", *COARSE, "--set", clock)
     hfs = hfs_mount(slow.path, "--ttl", "0")
-    early: list[int] = []
     seen: dict[str, bytes] = {}
 
     def look(folder: Path) -> None:
         early.append(os.open(hfs.path / folder / "small", os.O_RDONLY))
         seen.update(read(hfs.path / folder))
 
-    try:
-        seed = rewritten_unseen(backing, look)
-        assert seen == expected(seed - 1)
-        settled(hfs)
-        for name, data in read(hfs.path / str(seed)).items():
-            assert data == pattern(seed, 0, SIZES[name]), explain(seed, 0, data)
-        assert os.pread(early[-1], SIZES["small"], 0) == pattern(seed - 1, 0, SIZES["small"])
-    finally:
-        for descriptor in early:
-            os.close(descriptor)
+    seed = rewritten_unseen(backing, look)
+    assert seen == expected(seed - 1)
+    settled(hfs)
+    for name, data in read(hfs.path / str(seed)).items():
+        assert data == pattern(seed, 0, SIZES[name]), explain(seed, 0, data)
+    assert os.pread(early[-1], SIZES["small"], 0) == pattern(seed - 1, 0, SIZES["small"])
+    while early:
+        os.close(early.pop())
     assert hfs.status()["counters"]["racy_rewrites"]["value"] >= len(SIZES)
     hfs.umount()
     hfs.mount()
@@ -103,12 +113,9 @@ def test_a_second_change_within_one_tick_is_seen(
 
 
 def test_what_was_refuted_does_not_come_back_when_many_names_are_looked_through(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+    backing: Path, early: list[int], slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
-    backing = tmp_path / "backing"
-    backing.mkdir()
     hfs = hfs_mount(slow_source(backing, "none", *COARSE).path, "--ttl", "0.5")
-    early: list[int] = []
 
     def look(folder: Path) -> None:
         early.append(os.open(hfs.path / folder / "small", os.O_RDONLY))
@@ -124,18 +131,13 @@ def test_what_was_refuted_does_not_come_back_when_many_names_are_looked_through(
         for name in os.listdir(folder):
             os.lstat(folder / name)
         assert read(folder) == expected(seed)
-    for fd in early:
-        os.close(fd)
 
 
 def test_siblings_of_a_file_that_was_found_rewritten_are_fetched_without_python(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+    backing: Path, early: list[int], slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """Only that one is asked for by Python from then on; who has it open keeps the first state."""
-    backing = tmp_path / "backing"
-    backing.mkdir()
     hfs = hfs_mount(slow_source(backing, "none", *COARSE).path, "--ttl", "0.5")
-    early: list[int] = []
 
     def look(folder: Path) -> None:
         early.append(os.open(hfs.path / folder / "small", os.O_RDONLY))
@@ -154,17 +156,13 @@ def test_siblings_of_a_file_that_was_found_rewritten_are_fetched_without_python(
     assert read(folder) == expected(seed)
     assert os.pread(early[-1], SIZES["small"], 0) == pattern(seed - 1, 0, SIZES["small"])
     assert hfs.status()["counters"]["racy_rewrites"]["value"] >= len(SIZES)
-    for fd in early:
-        os.close(fd)
 
 
 def test_a_crash_before_the_second_look_leaves_nothing_of_the_first_state(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+    backing: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """A daemon that is killed between the read and the second look: what it has read is neither found in the cache nor
     in the pages of the mount, which outlive it."""
-    backing = tmp_path / "backing"
-    backing.mkdir()
     slow = slow_source(backing, "none", *COARSE)
     hfs = hfs_mount(slow.path, "--ttl", "0")
     seed = rewritten_unseen(backing, lambda folder: read(hfs.path / folder))
@@ -173,11 +171,10 @@ def test_a_crash_before_the_second_look_leaves_nothing_of_the_first_state(
 
 
 def test_what_was_written_a_moment_ago_is_committed_after_a_second_look(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+    backing: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """Files that were written a moment ago are read twice, and committed then: `hfs cache warm` waits for it, and they
     survive a kill."""
-    backing = tmp_path / "backing"
     write(backing, 1)
     slow = slow_source(backing, "none", *COARSE)
     hfs = hfs_mount(slow.path)
@@ -191,14 +188,15 @@ def test_what_was_written_a_moment_ago_is_committed_after_a_second_look(
 
 
 @pytest.mark.skipif(why_no_images() is not None, reason=str(why_no_images()))
-def test_what_was_written_long_ago_is_read_once(tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount) -> None:
+def test_what_was_written_long_ago_is_read_once(
+    tmp_path: Path, backing: Path, slow_source: SlowSource, hfs_mount: HfsMount
+) -> None:
     """Files that are older than their directory by more than a tick are read once, also by a daemon that has seen
     nothing else of the source, whatever our clock says."""
-    (tmp_path / "backing").mkdir()
     image = ext4_image(tmp_path / "image", str(uuid.uuid4()), expected(1), root_s=TIME_S + 3)
     with loops(1) as (loop,):
-        loop.mount(image, tmp_path / "backing")
-        slow = slow_source(tmp_path / "backing", "none", *COARSE)
+        loop.mount(image, backing)
+        slow = slow_source(backing, "none", *COARSE)
         hfs = hfs_mount(slow.path)
         try:
             assert read(hfs.path) == expected(1)
@@ -208,14 +206,13 @@ def test_what_was_written_long_ago_is_read_once(tmp_path: Path, slow_source: Slo
         finally:
             hfs.umount()
             slow.close()
-            loop.umount(tmp_path / "backing")
+            loop.umount(backing)
 
 
 def test_what_was_read_within_a_tick_stays_with_its_handle(
-    tmp_path: Path, slow_source: SlowSource, hfs_mount: HfsMount
+    backing: Path, slow_source: SlowSource, hfs_mount: HfsMount
 ) -> None:
     """Also when its name is another file's at once, somebody opens that, and the pages of the first have gone."""
-    backing = tmp_path / "backing"
     write(backing, 1)
     source = slow_source(backing, "none", *COARSE)
     hfs = hfs_mount(source.path, "-o", "ttl=0.1")

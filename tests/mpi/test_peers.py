@@ -150,9 +150,8 @@ def test_nodes_take_turns_at_one_large_file(data: Path, daemons: Callable[..., D
     assert_read_once(nodes)
     nodes.kill(1)
     for rank in (0, 2):
-        nodes.wait_gone(
-            rank
-        )  # before that it is a node that does not answer, and counted as a fault where it takes long
+        # Before that it is a node that does not answer, and counted as a fault where it takes long.
+        nodes.wait_gone(rank)
         read_all(nodes.path(rank))
     assert sum(nodes.counters("peer_faults")) == 0
     unmount_lazily(nodes.path(1))

@@ -15,7 +15,7 @@ from hfs.mountd.core.version import Version
 from hfs.mountd.peers.answering import Bytes
 from hfs.mountd.peers.asking import PeerAnswer
 from hfs.mountd.peers.job import JobPeers
-from hfs.mountd.peers.joining import JobLimits, agree
+from hfs.mountd.peers.joining import Agreed, JobLimits, agree
 from hfs.mountd.peers.messages import NodeInfo
 from hfs.policies.geometry import Extent
 from tests.support.fake_transport import FakeNetwork
@@ -72,23 +72,25 @@ class Job:
 
     def __init__(self, nursery: trio.Nursery, count: int, placement: str) -> None:
         self.network = FakeNetwork(nursery, count)
-        agreed = agree([msgspec.structs.replace(CARD, placement=placement)] * count)
         self.metrics = [Metrics() for _ in range(count)]
         self.stores = [Store() for _ in range(count)]
-        self.nodes = [
-            JobPeers(
-                self.network.nodes[number],
-                agreed,
-                nursery,
-                self.metrics[number],
-                run_here,
-                chunk_bytes=CHUNK,
-                limits=LIMITS,
-            )
-            for number in range(count)
-        ]
-        for node, store in zip(self.nodes, self.stores, strict=True):
-            node.answer(store, lambda: {"staged": 5})
+        self._nursery, self._infos = nursery, [msgspec.structs.replace(CARD, placement=placement)] * count
+        self.nodes = [self._started(number, agree(self._infos)) for number in range(count)]
+
+    def _started(self, number: int, agreed: Agreed) -> JobPeers:
+        transport, metrics = self.network.nodes[number], self.metrics[number]
+        node = JobPeers(transport, agreed, self._nursery, metrics, run_here, chunk_bytes=CHUNK, limits=LIMITS)
+        node.answer(self.stores[number], lambda: {"staged": 5})
+        return node
+
+    def start_again(self, number: int) -> None:
+        """A node that was killed comes back to the job."""
+        self.network.dead.discard(number)
+        agreed = agree([msgspec.structs.replace(info, settled=info.placement) for info in self._infos])
+        self.nodes[number] = self._started(number, agreed)
+        for other in self.nodes:
+            if other is not self.nodes[number]:
+                other.joined(number, msgspec.structs.replace(CARD, host=agreed.names[number]))
 
     def path_at(self, owner: int, asker: int = 0) -> bytes:
         """A path whose first chunk that node owns."""

@@ -96,18 +96,15 @@ class Fetcher:
                 await self._flights.wait((version, index))
 
     async def chunk(
-        self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING, from_peers: bool = True
+        self, node: Node, file: StagedFile, index: int, *, push: Push = Push.NOTHING, in_turn: bool = False
     ) -> memoryview:
         """The bytes of chunk `index`, for a reader: from the fetch under way, or from one started now.
 
-        `from_peers` False: for another node, so no other node is asked for it in turn. Raises SourceError,
-        VersionChanged.
+        `in_turn`: for another node, so that the owner is not asked. Raises SourceError, VersionChanged.
         """
         key = (file.version, index)
-        with self.reader_waits() if from_peers else contextlib.nullcontext():
-            return await self._flights.run(
-                key, lambda: self._fetch(key, node, file, None, push=push, from_peers=from_peers)
-            )
+        with contextlib.nullcontext() if in_turn else self.reader_waits():
+            return await self._flights.run(key, lambda: self._fetch(key, node, file, None, push=push, in_turn=in_turn))
 
     async def ahead(
         self,
@@ -162,7 +159,7 @@ class Fetcher:
     async def from_owner(self, node: Node, file: StagedFile, extent: Extent) -> memoryview | None:
         """As `bypass`, from the chunk's owner node if that has it staged; else None."""
         index = extent.start // file.chunk_bytes
-        if not self._owners.owned_remotely(node.path, index) or extent.end > file.chunk(index).end:
+        if not self._owners.asks(node.path, index) or extent.end > file.chunk(index).end:
             return None
         async with self._owners.buffer_room(node, index, extent.size, urgent=True):
             into = await self._held.take_urgent(extent.size)
@@ -208,14 +205,14 @@ class Fetcher:
         *,
         push: Push,
         goal: Goal = Goal.HERE,
-        from_peers: bool = True,
+        in_turn: bool = False,
         began: Callable[[], None] | None = None,
     ) -> memoryview:
         """`buffer`: taken ahead by prefetch; None for a reader's fetch, which is urgent."""
         version, index = key
         extent = chunk_extent(index, version.size, file.chunk_bytes)
         try:
-            into = await self._filled(node, file, extent, buffer, from_peers=from_peers, began=began)
+            into = await self._filled(node, file, extent, buffer, in_turn=in_turn, began=began)
         finally:
             if (awaited := self._awaited.pop(key, None)) is not None:
                 awaited.set()  # they look again when this has been kept, or has failed
@@ -240,13 +237,13 @@ class Fetcher:
         extent: Extent,
         buffer: memoryview | None,
         *,
-        from_peers: bool,
+        in_turn: bool,
         began: Callable[[], None] | None,
     ) -> memoryview:
         """A buffer with the bytes of a chunk: from its owner node, or from the source."""
         index, urgent = extent.start // file.chunk_bytes, buffer is None
         into, came = buffer, PeerAnswer.MISS
-        if from_peers and self._owners.owned_remotely(node.path, index):
+        if self._owners.asks(node.path, index, in_turn=in_turn):
             if into is None:
                 async with self._owners.buffer_room(node, index, extent.size, urgent=True):
                     into = await self._held.take_urgent(extent.size)

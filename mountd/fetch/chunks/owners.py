@@ -35,11 +35,15 @@ class Owners:
         self._waiting: dict[Place, trio.Event] = {}
         self._told: OrderedDict[Version, set[int]] = OrderedDict()
 
-    def owned_remotely(self, path: bytes, index: int) -> bool:
-        """Whether another node of the job owns a chunk, and is asked for it before the source."""
+    def asks(self, path: bytes, index: int, *, in_turn: bool = False) -> bool:
+        """Whether another node of the job is asked for a chunk before the source: its owner, or who owned it before.
+
+        `in_turn`: it is for a node that has asked this one, so that its owner is not.
+        """
         if self._peers is None or self._source.file_systems.is_passing(path):
             return False
-        return self._peers.owners.owned_remotely(path, index)
+        owners = self._peers.owners
+        return owners.asked_first(path, index) is not None and (not in_turn or owners.owned_here(path, index))
 
     def caches_locally(self, path: bytes, index: int) -> bool:
         """Whether a chunk is to be staged on this node, and not only on its owner."""
@@ -64,17 +68,17 @@ class Owners:
     async def fetch(
         self, node: Node, file: StagedFile, extent: Extent, into: memoryview, *, here_only: bool = False
     ) -> PeerAnswer:
-        """Fill `into` with `extent`, which lies in one chunk, from its owner.
+        """Fill `into` with `extent`, which lies in one chunk, from the node that is asked for it.
 
-        `here_only`: only if the owner has it already.
+        `here_only`: only if that has it already.
         """
-        if self._peers is None or not self.owned_remotely(node.path, extent.start // file.chunk_bytes):
+        if self._peers is None or not self.asks(node.path, extent.start // file.chunk_bytes):
             return PeerAnswer.MISS
         return await self._peers.fetch(node.path, file.version, file.chunk_bytes, extent, into, here_only=here_only)
 
     def buffer_room(self, node: Node, index: int, size: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
         """To be entered before memory is taken that a peer may fill."""
-        if self._peers is not None and self.owned_remotely(node.path, index):
+        if self._peers is not None and self.asks(node.path, index):
             return self._peers.room(size, urgent=urgent)
         return contextlib.nullcontext()
 

@@ -29,13 +29,6 @@ from tests.support.examples import examples
 FILES = [f"/m/train/{i:03d}.jpg" for i in range(100)]
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with listening(tmp_path / "s") as daemon:
-        yield daemon
-        gc.collect()  # samplers that were dropped leave
-
-
 def with_hint(sampler: Any, daemon: FakeDaemon, **options: Any) -> Any:
     options = {"files": FILES, "mount": "/m", "control": daemon.path, **options}
     return hinted(sampler, **options)

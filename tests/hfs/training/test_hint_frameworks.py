@@ -5,7 +5,6 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,30 +15,13 @@ from hfs.layouts.layout import Layout
 from hfs.mountd.wire.hints import PART_BYTES, encode_layout, encode_layout_pieces
 from hfs.training import told_order
 from tests.conftest import Logs
-from tests.hfs.training.learners import FakeDaemon, listening
-from tests.hfs.training.sampler_kinds import (
-    COUNT,
-    Files,
-    Stateful,
-    data,
-    kinds,
-    seeded,
-    shuffled_own,
-    stateful,
-    torch,
-)
+from tests.hfs.training.learners import FakeDaemon
+from tests.hfs.training.sampler_kinds import COUNT, Files, Stateful, data, kinds, seeded, shuffled_own, stateful, torch
 from tests.support.late_module import LateModule
 
 loading = LateModule("torchdata.stateful_dataloader")
 lightning = LateModule("lightning.pytorch.utilities.data")
 KINDS = kinds()
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with listening(tmp_path / "s") as daemon:
-        yield daemon
-        gc.collect()
 
 
 def with_hint(sampler: Any, daemon: FakeDaemon, **options: Any) -> Any:

@@ -13,7 +13,7 @@ from hfs.hint import hinted
 from hfs.policies.cluster.placement import Nodes
 from hfs.samplers import GroupShuffleSampler, Locality, LocalityAwareSampler
 from tests.conftest import Logs
-from tests.hfs.training.learners import FakeDaemon, listening
+from tests.hfs.training.learners import FakeDaemon
 from tests.support.late_module import LateModule
 from tests.support.pages import ROOT, blocks
 
@@ -31,13 +31,6 @@ class Numbers:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         return index, os.getpid()
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with listening(tmp_path / "s") as daemon:
-        yield daemon
-        gc.collect()
 
 
 def with_hint(sampler: Any, daemon: FakeDaemon) -> Any:

@@ -15,13 +15,7 @@ import trio
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.files import ChangedNames, Overlays, overlays
 from hfs.mountd.namespace.nodes.node import Node
-from tests.support.faults import (
-    CHUNK_BYTES,
-    evict,
-    healthy_staging,
-    object_path,
-    stage,
-)
+from tests.support.faults import CHUNK_BYTES, evict, healthy_staging, object_path, stage
 from tests.support.makers import ROOT, FakeMaker
 
 UID = os.geteuid()

@@ -13,15 +13,7 @@ from hfs.mountd.hints import hint_session, plan_registry
 from hfs.mountd.hints import learners as learners_file
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.namespace import pages_lost
-from hfs.mountd.wire.hints import (
-    At,
-    LayoutFrame,
-    LayoutPart,
-    Order,
-    Over,
-    Waited,
-    encode_layout,
-)
+from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Over, Waited, encode_layout
 from hfs.mountd.wire.protocol import Failure, Join
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs

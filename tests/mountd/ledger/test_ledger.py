@@ -13,14 +13,7 @@ import pytest
 
 from hfs.mountd.ledger import Claims, Grant, Ledger, LedgerBusy, ServedSource, folder
 from hfs.mountd.ledger import ledger as ledger_module
-from hfs.mountd.ledger.record import (
-    read_claims,
-    read_grant,
-    read_serving,
-    write_claims,
-    write_grant,
-    write_serving,
-)
+from hfs.mountd.ledger.record import read_claims, read_grant, read_serving, write_claims, write_grant, write_serving
 
 SIZE = 1000
 A, B = (f"{os.geteuid()}-{name}" for name in "ab")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hfs.mountd.core.errors import ConfigError, SourceError
 from hfs.mountd.peers.answering import TAKEN_S
 from hfs.mountd.peers.asking import REST_S, PeerAnswer
-from hfs.mountd.peers.joining import agree, decode_infos, encode_info
+from hfs.mountd.peers.joining import Agreed, agree, decode_infos, encode_info
 from hfs.mountd.peers.messages import ChunkRequest, MessageError, Offer, Patience, Refusal, decode, encode
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs
@@ -29,9 +29,6 @@ async def test_a_chunk_comes_from_its_owner_and_one_s_own_from_nowhere() -> None
         assert (nodes.metrics[0]["peer_reads"], nodes.metrics[1]["peer_served"]) == (1, 1)
         assert nodes.nodes[0].owners.caches_locally(nodes.path_at(0), 0)
         assert not nodes.nodes[0].owners.caches_locally(nodes.path_at(1), 0)
-
-
-async def test_replicate_caches_everything_locally() -> None:
     async with job(placement="replicate") as nodes:
         assert nodes.nodes[0].owners.caches_locally(nodes.path_at(1), 0)
 
@@ -140,6 +137,35 @@ async def test_what_a_lost_node_was_home_of_belongs_to_another() -> None:
         assert nodes.nodes[0].view.directory()["gone"] == [1]
         asker = 2 - owners[0]
         assert await nodes.fetch(path, asker=asker) is PeerAnswer.HIT
+
+
+async def test_a_new_owner_asks_who_owned_it_before() -> None:
+    """Where a node has gone, and where it has come back; of what is not new to it nobody is asked."""
+    async with job(3) as nodes:
+        path, of_others = nodes.path_at(1), [nodes.path_at(0), b"", nodes.path_at(2)]
+        nodes.network.kill(1)
+        await trio.sleep(1)
+        owner = nodes.nodes[0].owners.owner(path, 0)
+        assert await nodes.fetch(path, asker=owner) is PeerAnswer.HIT
+        assert await nodes.fetch(of_others[owner], asker=owner) is PeerAnswer.MISS
+        nodes.start_again(1)
+        await trio.sleep(1)
+        assert await nodes.fetch(path, asker=1) is PeerAnswer.HIT
+        assert [len(store.asked) for store in nodes.stores] == [1, 0, 1]
+        nodes.stores[owner].has = False
+        assert await nodes.fetch(path, asker=1) is PeerAnswer.MISS
+
+
+async def test_who_waits_for_a_node_that_comes_back_asks_it_again() -> None:
+    async with job(3) as nodes, trio.open_nursery() as nursery:
+        nodes.stores[1].delay_s = 100
+        nursery.start_soon(nodes.fetch, nodes.path_at(1))
+        await trio.sleep(1)
+        nodes.stores[1].delay_s = 0.01
+        nodes.network.kill(1)
+        nodes.start_again(1)
+        await trio.sleep(1)
+        assert nodes.metrics[0]["peer_reads"] == 1
 
 
 @pytest.mark.slow
@@ -276,22 +302,21 @@ def test_cards_that_differ_are_told_with_nodes_and_values() -> None:
         decode_infos([encode_info(card()), b"what"])
 
 
-def test_auto_replicates_what_fits_every_node() -> None:
-    def placement(data_bytes: int | None, *capacities: int) -> str:
-        card = msgspec.structs.replace(CARD, placement="auto", data_bytes=data_bytes)
-        return agree([msgspec.structs.replace(card, capacity_bytes=capacity) for capacity in capacities]).placement
+def agreed(placement: str, data_bytes: int | None, *capacities: int) -> Agreed:
+    card = msgspec.structs.replace(CARD, placement=placement, data_bytes=data_bytes)
+    return agree([msgspec.structs.replace(card, capacity_bytes=capacity) for capacity in capacities])
 
-    assert placement(100, 100, 200) == "replicate"
-    assert placement(101, 100, 200) == "partition"
-    assert placement(None, 100, 200) == "partition"
-    assert placement(50, 100, 0) == "replicate"
+
+def test_auto_replicates_what_fits_every_node() -> None:
+    assert agreed("auto", 100, 100, 200).placement == "replicate"
+    assert agreed("auto", 101, 100, 200).placement == "partition"
+    assert agreed("auto", None, 100, 200).placement == "partition"
+    assert agreed("auto", 50, 100, 0).placement == "replicate"
 
 
 def test_each_node_knows_how_much_it_would_keep() -> None:
     def shares(placement: str, data_bytes: int | None, *capacities: int) -> list[int | None]:
-        card = msgspec.structs.replace(CARD, placement=placement, data_bytes=data_bytes)
-        agreed = agree([msgspec.structs.replace(card, capacity_bytes=capacity) for capacity in capacities])
-        return [agreed.share_bytes(number) for number in range(len(capacities))]
+        return [*map(agreed(placement, data_bytes, *capacities).share_bytes, range(len(capacities)))]
 
     assert shares("partition", 900, 100, 200, 0) == [300, 600, 0]
     assert shares("replicate", 900, 100, 200) == [900, 900]

@@ -57,7 +57,6 @@ class Nodes:
             return NOBODY if path.endswith(b"?") else int(path[-1:])
 
         slots = ReadSlots(end, owner, nursery, metrics, silent, most=most, silence_s=SILENCE_S, patience_s=2)
-
         end.listen(SlotMessages(slots))
         return slots
 

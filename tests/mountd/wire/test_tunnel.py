@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.wire.tunnel import (
-    BODY_BYTES,
-    EXCHANGE,
-    EXCHANGE_BYTES,
-    TOKEN_BYTES,
-    Answer,
-    Exchange,
-    NoExchange,
-)
+from hfs.mountd.wire.tunnel import BODY_BYTES, EXCHANGE, EXCHANGE_BYTES, TOKEN_BYTES, Answer, Exchange, NoExchange
 from tests.layers import ROOT
 
 tokens = st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES)
