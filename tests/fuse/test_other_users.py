@@ -134,6 +134,9 @@ def test_what_the_source_denies_is_denied_here_whatever_the_mode_bits_say(guarde
     ]
     assert found["asked"] > 0
     assert found["refused"] > 0
+    assert guarded.counters()["refused"] > 0
+    with pytest.raises(OSError, match="Operation not supported"):
+        os.getxattr(guarded.path / "d/f", "system.posix_acl_access")
 
 
 def test_what_the_source_denies_is_denied_of_files_that_python_has_no_node_of(

@@ -1,40 +1,38 @@
-"""The rows of tests/support/wrong_usages.py that need a mount, on one that is there, or a plain user."""
+"""Calls that cannot be done where there is a mount, or by a plain user; others are in tests/hfs/cli/said.txt."""
 
 import os
-import shlex
 import tempfile
 from pathlib import Path
 
 from scripts.benchmarks.plain_user import UID, as_plain_user
 from tests.fuse.harness import HfsMount, hfs_command, run
-from tests.support.wrong_usages import ROWS, look
 
 
 def test_what_is_wrong_and_what_to_do(hfs_mount: HfsMount, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/train.h5").write_bytes(bytes(100))
-    hfs = hfs_mount(tmp_path / "data")
-    places = {"d": tmp_path / "data", "t": tmp_path / "t", "c": hfs.cache}
-    for row in ROWS:
-        if row.mounts:
-            words = shlex.split(row.typed.format(**places))[1:]
-            done = run(hfs_command(), words[0], *hfs.options, *words[1:])
-            look(row, done.returncode, done.stderr, places)
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.h5").write_bytes(bytes(100))
+    hfs = hfs_mount(data)
+    for command, code, said in (
+        ("nosuch", 127, "not found (No such file or directory); give the path of a program"),
+        (data / "train.h5", 126, "cannot be executed (Permission denied); chmod +x, or give what runs"),
+    ):
+        done = run(hfs_command(), "run", *hfs.options, "--source", data, "--cache", hfs.cache, "--", command)
+        assert done.returncode == code
+        assert f"hfs: {command}: {said}" in done.stderr
 
 
 def test_what_a_plain_user_may_not() -> None:
     """In a folder that he may enter, which pytest's are not."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
-        places = {name: Path(folder) / name for name in ("d", "t", "o")}
-        for place in (*places.values(), places["t"] / "m", Path(folder) / "device"):
-            place.mkdir()
-        places["o"].chmod(0o555)
+        data, place, others, device = (Path(folder) / name for name in ("d", "m", "o", "device"))
+        for path in (data, place, others, device):
+            path.mkdir()
+        others.chmod(0o555)
         if os.geteuid() == 0:
-            os.chown(places["t"] / "m", UID, UID)
-        for row in ROWS:
-            if row.by_plain_user:
-                words = shlex.split(row.typed.format(**places))[1:]
-                own = ("env", f"HOME={folder}", f"HFS_LOG_FILE={folder}/t/m/log")
-                done = run(*as_plain_user(f"{folder}/device"), *own, hfs_command(), *words)
-                look(row, done.returncode, done.stderr, places)
+            os.chown(place, UID, UID)
+        own = ("env", f"HOME={folder}", f"HFS_LOG_FILE={place}/log")
+        done = run(*as_plain_user(str(device)), *own, hfs_command(), "mount", data, place, "--cache", others / "hfs")
+        why = f"cache {others}/hfs: cannot be made (Permission denied); give a directory that you can write to"
+        assert (done.returncode, done.stderr) == (1, f"hfs: {why}\n")

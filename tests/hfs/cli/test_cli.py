@@ -105,31 +105,6 @@ def test_environment_and_file_stand_behind_the_command_line(tmp_path: Path, monk
     assert not started("run", "--source", "/s", "--at", "/m", "true")[0].foreground
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["run", "--nonsense", "--", "true"], 125),
-        (["run", "--source"], 125),
-        (["cache", "warm", "-j", "0", "/"], 2),
-        (["cache", "check"], 2),
-        (["cache", "list"], 2),
-        (["cache", "evict", "--all"], 2),
-        (["cache", "evict", "--cache", "/c"], 2),
-        (["cache", "evict", "--cache", "/c", "--all", "x"], 2),
-        (["cache", "check", "--cache", "/c", "--against-source"], 2),
-        (["cache", "warm", "--files-from", "/absent/list"], 2),
-        (["cache", "warm", "--files-from", "-", "/a", "/b"], 2),
-        (["status", "--control", "/absent"], 1),
-        (["--version"], 0),
-        (["run", "--help"], 0),
-    ],
-)
-def test_exit_codes(arguments: list[str], code: int) -> None:
-    result = hfs(*arguments)
-    assert result.exit_code == code, result.output
-    assert (result.stderr == "") == (code == 0)
-
-
 def test_an_error_is_one_line_for_a_fault_and_never_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
         raise MountError("/m: in use by\n  process 5 (\udce9)")
@@ -137,10 +112,6 @@ def test_an_error_is_one_line_for_a_fault_and_never_a_traceback(monkeypatch: pyt
     monkeypatch.setattr(mounting, "unmount", refuse)
     result = hfs("umount", "/m")
     assert (result.exit_code, result.stderr) == (1, "hfs: /m: in use by\n  process 5 (\\udce9)\n")
-
-
-def test_umount_says_what_is_mounted_instead() -> None:
-    assert "proc of proc is mounted there, not hfs" in hfs("umount", "/proc").stderr
 
 
 def test_interrupted_before_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

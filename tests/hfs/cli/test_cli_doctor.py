@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,10 +93,3 @@ def test_a_configuration_that_cannot_be_read_is_a_finding(hfs: Run, monkeypatch:
     assert done.exit_code == 3
     assert "fault  configuration: HFS_CACHE_SIZE: " in done.stdout
     assert "kernel: Linux 6.10" in done.stdout, "the checks go on"
-
-
-def test_other_commands_do_not_wait_for_the_doctor() -> None:
-    """It is imported when it is asked for."""
-    code = "import sys, hfs.cli; print([name for name in sys.modules if 'doctor' in name])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

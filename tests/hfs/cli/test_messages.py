@@ -1,21 +1,17 @@
-"""What people are told: whose mounts are meant, what is meant by a word that is none, and what stays after
-Ctrl-C. What is typed wrongly is told clearly: the rows of tests/support/wrong_usages.py.
+"""What people are told: whose mounts are meant, and what stays after Ctrl-C.
 
-No mount is made here: where one matters the table of mounts is made up. Rows that need one, or a plain user, are in
-tests/fuse/test_wrong_usages.py.
+No mount is made here: where one matters the table of mounts is made up. What is typed wrongly is in said.txt.
 """
 
 import contextlib
 import importlib
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -23,18 +19,16 @@ from click.testing import CliRunner
 from hfs.cli import cli, shared
 from hfs.cli import mount as mount_module
 from hfs.cli import status as status_module
-from hfs.cli.hint import hint
 from hfs.cli.shared import lines_of, sole_mount
 from hfs.codecs.converting import Outcome
 from hfs.mountd.core.config import KEYS, Config
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.protocol import PathFault, Result
-from hfs.mounting import joining, keeper, mountinfo, preflight, processes
+from hfs.mounting import joining, keeper, mountinfo, processes
 from hfs.mounting.mountinfo import parse
 from hfs.policies.diagnosis.causes import WORTH, Finding
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
-from tests.support.wrong_usages import ROWS, Row, look
 
 ROOT = Path(__file__).parents[3]
 MINE = "2 1 0:2 / /mine ro - fuse.hfs hfs#/s ro,user_id={uid}"
@@ -74,68 +68,6 @@ def test_the_only_mount_is_ones_own(uid: int, mounts: list[str], meant: str, mon
 
 
 # -- words that are none ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("mont", "hfs mount"),
-        ("unmount", "hfs umount"),
-        ("hint", "hfs-hint"),
-        ("ls", "hfs status"),
-        ("list", "hfs status"),
-        ("warmup", "hfs cache warm"),
-        ("evict", "hfs cache evict"),
-        ("record", "hfs-hint record"),
-        ("prolog", "hfs slurm prolog"),
-        ("show", "hfs layout show or hfs-hint show"),
-        ("rm", "hfs cache evict"),
-        ("simulat", "hfs trace simulate"),
-        ("cache pin", "hfs cache warm --pin"),
-        ("cache rm", "hfs cache evict"),
-        ("cache clear", "hfs cache evict"),
-        ("cache clean", "hfs cache evict"),
-        ("cache stage", "hfs cache warm"),
-        ("cache ls", "hfs cache list"),
-        ("cache help", "hfs cache --help"),
-        ("trace record", "hfs-hint record"),
-    ],
-)
-def test_a_word_that_is_no_command(word: str, meant: str) -> None:
-    *group, word = word.split()
-    program = " ".join(["hfs", *group])
-    said = f"hfs: no such command {word!r} (did you mean {meant}?); see {program} --help\n"
-    assert hfs(*group, word).stderr == said
-
-
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("status", "hfs status"),
-        ("warm", "hfs cache warm"),
-        ("simulate", "hfs trace simulate"),
-        ("sned", "hfs-hint send"),
-    ],
-)
-def test_a_word_of_the_other_program(word: str, meant: str) -> None:
-    assert f"(did you mean {meant}?)" in CliRunner().invoke(hint, [word], prog_name="hfs-hint").stderr
-
-
-def test_words_that_mean_nothing_and_those_of_groups() -> None:
-    assert hfs("xyzzy").stderr == "hfs: no such command 'xyzzy'; see hfs --help\n"
-    assert "(did you mean hfs cache warm?); see hfs cache --help" in hfs("cache", "wram").stderr
-    assert "did you mean" not in hfs("layout", "ls").stderr, "what of a layout could be listed is not the mounts"
-    assert hfs("-V").output == hfs("--version").output
-
-
-def test_a_wrong_key_names_those_that_are_near() -> None:
-    keys = hfs("config", "-o", "evction=lru,xyzzy=5").stderr.splitlines()
-    assert keys[0].endswith("did you mean eviction? hfs config lists all")
-    assert keys[1].endswith("(command line -o); hfs config lists all")
-    for command in ("mount", "run"):
-        assert "no option --scrub: give that key as -o scrub=VALUE" in hfs(command, "--scrub", "off").stderr
-    said = hfs("status", "--jsn").stderr
-    assert said == "hfs: no such option '--jsn' (did you mean --json?); see hfs status --help\n"
 
 
 def test_help_has_no_links_without_an_address() -> None:
@@ -333,45 +265,3 @@ def test_why_tells_a_share_of_the_time_where_it_was_measured(
     monkeypatch.setattr(module, "found", lambda _situation: causes)
     said = [line for line in hfs("why", "--all").stdout.splitlines() if line.startswith("cause")]
     assert said == ["cause 1.0", "cause 0.4 (about 40% of the time)", f"cause {WORTH}"]
-
-
-MOUNTS = """7 1 0:7 / {t}/shm rw - tmpfs tmpfs rw
-8 1 0:8 / /mnt/one ro - fuse.hfs hfs#/s ro
-9 1 0:9 / /mnt/two ro - fuse.hfs hfs#/s ro"""
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """As `Row` has them."""
-    top = tmp_path_factory.mktemp("wrong").resolve()
-    for folder in ("data/images", "t/m", "t/full/x", "cache"):
-        (top / folder).mkdir(parents=True)
-    (top / "t/file").touch()
-    np.save(top / "data/images/0.npy", np.zeros((2, 2, 2), np.float32))
-    with h5py.File(top / "data/train.h5", "w") as file:
-        file["x"] = np.zeros((2, 2))
-    return {"d": top / "data", "t": top / "t", "c": top / "cache"}
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if not row.mounts and not row.by_plain_user], ids=lambda row: row.typed
-)
-def test_it_is_clear_what_is_wrong_and_what_to_do(
-    row: Row, places: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = shlex.split(row.typed.format(**places))
-    while "=" in words[0]:
-        monkeypatch.setenv(*words.pop(0).split("=", 1))
-    program = {"hfs": cli, "hfs-hint": hint}[words[0]]
-    table = [*shared.mountinfo.mounts(), *parse(MOUNTS.format(**places))]
-    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
-    monkeypatch.setattr(keeper, "ours", lambda: iter([]))
-    monkeypatch.setattr(preflight, "check_device", lambda _: [])  # who may not open it is told that first
-    with contextlib.chdir("."):  # `hfs umount` goes to /
-        done = CliRunner().invoke(program, words[1:], prog_name=words[0])
-    look(row, done.exit_code, done.stderr, places)
-    assert {path.name for path in places["t"].iterdir()} == {"m", "full", "file"}, "what is refused makes nothing"
-
-
-def test_all_of_them_are_here() -> None:
-    assert len(ROWS) == 63
