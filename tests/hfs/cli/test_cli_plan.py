@@ -57,37 +57,6 @@ def test_a_plan_as_json() -> None:
     assert found["ways"]["direct"]["waits_from"] == 51
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "give --dataset"),
-        (("--dataset", "150GB"), "give --samples"),
-        (("--dataset", "0", "--samples", "1"), "--dataset is '0': give more than 0"),
-        (("--dataset", "empty"), "empty: no files"),
-        (("--dataset", "nowhere"), "nowhere: cannot be read (No such file"),
-        (IMAGENET, "give --storage-rate (or --measure, with the data set's path): what SOURCE gives"),
-        (IMAGENET, "; and --train-rate: what one node trains on"),
-        ((*IMAGENET, "--storage-rate", "5GB/s"), "give --train-rate: what one node trains on"),
-        ((*IMAGENET, "--storage-rate", "5"), "--storage-rate is '5': give more than 0 with its unit"),
-        ((*IMAGENET, *RATES, "--cache", "much"), "--cache is 'much': give a size"),
-        ((*IMAGENET, *RATES, "--measure"), "--measure reads the data set: give its path"),
-        ((*IMAGENET, *RATES, "--nodes", "x"), "--nodes is 'x'"),
-        ((*IMAGENET, *RATES, "--plot", "x.gif"), "x.gif: give a file that ends in .png"),
-        ((*IMAGENET, *RATES, "--plot", "nowhere/x.png"), "nowhere is no directory"),
-        (("--imbalance",), "no option --imbalance any more: hfs plan --step-samples N"),
-    ],
-)
-def test_what_is_missing_or_cannot_be(
-    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    done = hfs("plan", *arguments)
-    assert done.exit_code in {1, 2}
-    assert message in done.stderr
-    assert not done.stdout
-
-
 def test_without_matplotlib_only_plots_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     done = hfs("plan", *IMAGENET, *RATES, "--plot", "x.png")

@@ -75,22 +75,3 @@ def test_the_configuration_says_what_is_too_old(
     config.write_text('cache = "/nvme/hfs"\n')
     done = hfs("sweep", "--config", config)
     assert (done.exit_code, "no cache and expire" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("umount",),
-        ("mount", "/src", "/data", "--cache", "/c", "--job", ""),
-        ("mount", "/src", "/data", "--cache", "/c", "--job", "7", "--foreground"),
-        ("mount", "/src", "/data", "--cache", "/c", "--job", "7", "--take-over"),
-    ],
-)
-def test_wrong_usage(arguments: tuple[str, ...]) -> None:
-    assert hfs(*arguments).exit_code == 2
-
-
-def test_a_job_that_uses_nothing_is_released() -> None:
-    """An epilog must not fail for a job that its prolog has failed for."""
-    done = hfs("umount", "--job", "no-such-job")
-    assert (done.exit_code, done.stderr) == (0, "")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, SourceWaits, Trace, traced
 from hfs.planning import measuring
 from tests.hfs.cli.running import hfs
@@ -109,26 +108,3 @@ def test_the_source_is_measured(trace: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(measuring, "LIMIT_S", 60.0)  # it ends when all files are read
     found = simulated(trace, "--measure", trace.parent / "data", "--eviction", "fill-once", "--epochs", "1")
     assert {found["inputs"][name]["origin"] for name in ("latency_s", "source_rate")} == {"measured"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("nowhere",), "nowhere: no such file; a trace is what `hfs-hint record -o TRACE` writes"),
-        (("TRACE", "--cache-size", "much"), "--cache-size is 'much': give a size like 240GB"),
-        (("TRACE", "--source-latency", "4 parsec"), "--source-latency is '4 parsec': give a time like 4ms"),
-        (("TRACE", "--source-rate", "200"), "--source-rate is '200': give more than 0 with its unit"),
-        (("TRACE", "-o", "ttl=soon"), "-o ttl is 'soon': give it as to hfs mount"),
-        (("TRACE", "-o", "chunk=3M"), "-o chunk is '3M'"),
-        (("TRACE", "-o", "scrub=off"), "-o scrub: only what makes a difference here: ttl"),
-        (("TRACE", "--measure", "nowhere"), "nowhere: cannot be read"),
-        (("LAYOUT",), "not a layout, or cut short; a trace is what `hfs-hint record -o TRACE` writes"),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_remedy(trace: Path, arguments: tuple[str, ...], message: str) -> None:
-    Layout(b"a\0b").save(str(trace.with_name("plain")))
-    named = {"TRACE": trace, "LAYOUT": trace.with_name("plain")}
-    done = hfs("trace", "simulate", *(named.get(argument, argument) for argument in arguments))
-    assert done.exit_code in (1, 2)
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1

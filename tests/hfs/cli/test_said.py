@@ -17,6 +17,8 @@ from click.testing import CliRunner
 
 from hfs.cli import cli, shared
 from hfs.cli.hint import hint
+from hfs.layouts.layout import Layout
+from hfs.layouts.trace import Read, SourceWaits, traced
 from hfs.mounting import keeper, mountinfo, preflight
 
 FILE = Path(__file__).with_name("said.txt")
@@ -36,6 +38,12 @@ def made(top: Path) -> dict[str, Path]:
     np.save(top / "data/images/0.npy", np.zeros((2, 2, 2), np.float32))
     with h5py.File(top / "data/train.h5", "w") as file:
         file["x"] = np.zeros((2, 2))
+    np.savez(top / "data/several.npz", x=np.zeros((2, 2, 2), np.float32), y=np.zeros(3))
+    np.savez(top / "data/texts.npz", x=np.array(["a"]))
+    (top / "data/words.txt").write_text("x")
+    Layout(b"a\0b").save(str(top / "data/plain"))
+    reads = [Read(b"images/0.npy", 0, 10, 1000 * number, 71) for number in range(9)]
+    traced(reads, str(top / "data"), SourceWaits(9, 1)).save(str(top / "data/trace"))
     return {"d": top / "data", "t": top / "t", "c": top / "cache"}
 
 
