@@ -1,9 +1,9 @@
 """The prefetch workers: a bounded number of tasks that fetch what the prefetch queue holds.
 
-All but readahead windows pause while a demand read waits for a source thread, or none of the turns is free that are
-left while readers of other mounts wait (`stepping_back`). What a worker does for a request stands
-in `fetches_ahead`; what hints foresee is theirs (`Foresight`, handed in by the daemon). An error of a prefetch is
-nobody's error: a demand read will meet it again.
+All but readahead windows pause while the first reads of a job come (`first_reads`), while a demand read waits for a
+source thread, or none of the turns is free that are left while readers of other mounts wait (`stepping_back`). What a
+worker does for a request stands in `fetches_ahead`; what hints foresee is theirs (`Foresight`, handed in by the
+daemon). An error of a prefetch is nobody's error: a demand read will meet it again.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Prefetch:
             return lambda: self._chunk(*window, _nothing, soon=True)
         if (work := self._next_work()) is not None:
             return lambda: self._hinted(work)
-        if (fill := self._queue.next_fill(self._fetches.worth_filling, self._fetches.demand_waits)) is not None:
+        if (fill := self._queue.next_fill(self._fetches.worth_filling, self._gives_way)) is not None:
             return lambda: self._chunk_of_fill(*fill)
         if siblings := self._next_siblings():
             return lambda: self._fetch_siblings(siblings)
@@ -155,8 +155,11 @@ class Prefetch:
         finally:
             self._busy -= 1
 
+    def _gives_way(self) -> bool:
+        return self._fetches.demand_waits() or self._queue.first_reads.left_s() > 0
+
     def _next_work(self) -> Any | None:  # noqa: ANN401 - as above
-        if not self._queue.foreseen or self._fetches.demand_waits():
+        if not self._queue.foreseen or self._gives_way():
             return None
         work = self._foresight.next_work()
         if work is None:
@@ -164,7 +167,7 @@ class Prefetch:
         return work
 
     def _next_siblings(self) -> list[tuple[Node, bytes]]:
-        if not self._queue.siblings_wanted or self._fetches.demand_waits():
+        if not self._queue.siblings_wanted or self._gives_way():
             return []
         found = self._fetches.next_siblings(_SIBLINGS_AT_ONCE)
         if not found:

@@ -16,6 +16,7 @@ import trio
 
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.metrics import Metrics
+from hfs.mountd.fetch.first_reads import FirstReads
 from hfs.mountd.namespace import Node
 
 _MAX_WINDOW_CHUNKS = 1024
@@ -55,6 +56,9 @@ class PrefetchQueue:
         self._foreseen = False
         self._siblings_wanted = False
         self._work = trio.lowlevel.ParkingLot()
+        self._looks_again = False
+        self.first_reads = FirstReads(self.demand_served_nowait)
+        """All but windows give way to them."""
 
     def window_nowait(self, node: Node, file: StagedFile, indexes: list[int]) -> None:
         """Chunks that the reader of an open file will want next, in that order."""
@@ -124,8 +128,17 @@ class PrefetchQueue:
     # -- for the workers ----------------------------------------------------------------------------------------------
 
     async def wait_work(self) -> None:
-        """Until something was asked for. Another worker may take it first."""
-        await self._work.park()
+        """Until something was asked for, or that gave way to first reads may go on. Another may take it first."""
+        left_s = self.first_reads.left_s()
+        if not left_s or self._looks_again:
+            await self._work.park()
+            return
+        self._looks_again = True
+        try:
+            with trio.move_on_after(left_s):
+                await self._work.park()
+        finally:
+            self._looks_again = False
 
     def wake_next(self) -> None:
         """One worker wakes the next as long as there is work: to wake all for each open of a small file, which makes

@@ -73,7 +73,7 @@ PATIENCE_S = 30.0
 Uniform random readers wait for all of a file in any case. Others must not wait for long where it is huge."""
 
 _PLANNED_FIRST_BYTES = 4 << 20
-"""200 samples of 20 KB: what a reader can take one after the other until the first chunks are here (0.15 s)."""
+"""200 samples of 20 KB, and of a large file as much as without a hint: first batches, before chunks are here."""
 
 _PLANNED_PERCENT = 5
 """Of what has come. A random reader of a file that comes at the source's bandwidth is held by that anyway; this lets it
@@ -213,7 +213,8 @@ class MissPolicy:
             dear = self.bypass_bytes >= _SWEPT_TOUCHES * BLOCK_BYTES
         else:
             had_bytes = max(0, self._file_size - missing_chunks * self._chunk_bytes)
-            dear = self.bypass_bytes * 100 > _PLANNED_FIRST_BYTES * 100 + had_bytes * _PLANNED_PERCENT
+            first_bytes = max(_PLANNED_FIRST_BYTES, self._file_size // _BYTES_SHARE_NOW)
+            dear = self.bypass_bytes * 100 > first_bytes * 100 + had_bytes * _PLANNED_PERCENT
         if dear or scheduled.soon_bytes * _PLANNED_SOON_PARTS >= self._chunk_bytes:
             return _SWEPT if scheduled.swept else _CHUNK
         self.bypass_bytes += _bypass_bytes(size)

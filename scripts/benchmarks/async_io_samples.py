@@ -68,6 +68,7 @@ def measured(job: Job, got: Results, preset: str) -> None:
                 got.add(f"{name} less", got.last(f"{TF.name} exposed_s") / got.last(f"{name} exposed_s"))
             if strategy.mounted:
                 got.add(f"{name} of own", got.last(f"{name} epoch_s") / got.last(f"{ASYNC_DB.name} epoch_s"))
+                got.add(f"{name} first", got.last(f"{name} first_s") / got.last(f"{TF.name} first_s"))
                 got.add(f"{name} bound", got.last(f"{name} source_s") / job.data.bandwidth_s(preset))
 
 
@@ -83,6 +84,7 @@ KEYS = (
     "bytes",
     "less",
     "of own",
+    "first",
     "bound",
 )
 
@@ -132,6 +134,8 @@ def samples(work: Work, options: Options, command: str, preset: str = "lustre") 
         row("  epoch / epoch of Async-DB", MOUNT_GROUPS, "of own", at_most(1.05)),
         row("  mount + hint, full random order: times less exposed I/O than TF", MOUNT_HINT, "less", at_least(12)),
         row("  source time / files at the shared bandwidth", MOUNT_HINT, "bound", at_most(1.1)),
+        row("  until its first batch / TF's", MOUNT_HINT, "first", at_most(1.5)),
+        row("  without a hint: until the first batch / TF's", MOUNT, "first", at_most(1.5)),
         *(line for strategy in STRATEGIES for line in rows_of(strategy)),
     ]
 

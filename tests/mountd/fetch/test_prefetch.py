@@ -241,3 +241,44 @@ async def test_an_unforeseen_error_does_not_end_the_mount(logs: Logs) -> None:
         await trio.sleep(2)
     assert 1 in file.present
     assert metrics["unexpected_errors"] == 2
+
+
+async def test_all_but_windows_gives_way_to_first_reads() -> None:
+    fetches = FakeFetches()
+    node, file = large(b"f", 2)
+    async with running(fetches, 2, FakeForesight([1], fetches)) as (prefetch, _):
+        with prefetch.first_reads.bypass():
+            prefetch.fill_nowait(node, file)
+            prefetch.hints_nowait()
+            prefetch.window_nowait(*large(b"w", 9), [7])
+            await trio.sleep(0.05)
+            assert fetches.order == [(b"w", 7)]
+        await trio.sleep(0.002)
+        assert fetches.order == [(b"w", 7)], "its reader may read on"
+        await trio.sleep(0.002)
+        assert fetches.order[1:] == [1]
+        await trio.sleep(10)
+        assert file.complete
+
+
+async def test_what_gives_way_does_so_neither_to_what_hangs_nor_for_ever() -> None:
+    fetches = FakeFetches()
+    async with running(fetches, 1) as (prefetch, _):
+        with prefetch.first_reads.bypass():
+            prefetch.fill_nowait(*large(b"f", 1))
+            await trio.sleep(0.2)
+            assert fetches.order == [(b"f", 0)], "it hangs"
+        await trio.sleep(10)
+        for _ in range(320):
+            with prefetch.first_reads.bypass():
+                await trio.sleep(0.05)
+        await trio.sleep(0.004)
+        with prefetch.first_reads.bypass():
+            prefetch.fill_nowait(*large(b"g", 1))
+            await trio.sleep(0.05)
+            assert fetches.order == [(b"f", 0), (b"g", 0)], "by now the first batches are read"
+        await trio.sleep(10)
+        with prefetch.first_reads.bypass():
+            prefetch.fill_nowait(*large(b"h", 1))
+            await trio.sleep(0.05)
+            assert len(fetches.order) == 2, "another job begins"
