@@ -39,7 +39,7 @@ def buffers(work: Work, options: Options, command: str, preset: str = "lustre") 
 
     def part(strategy: Strategy, size: int) -> int | None:
         # Buffers of one sample are what TF-Pre does: an epoch of it would take as long.
-        return part_of(options, preset) if size == 1 and not strategy.mounted else None
+        return part_of(options, folder.samples, preset) if size == 1 and not strategy.mounted else None
 
     for seed in range(options.runs):
         job = Job(work, options, folder, preset, seed, compute_s)

@@ -14,9 +14,6 @@ A_FILE, A_FILE_QUICK = 12, 2
 ENOUGH, SCARCE = 1.5, 0.5
 """Time of the computation of an epoch over that of the transfer of its data: the bandwidth suffices, or it does not."""
 
-PART = 4
-"""Samples of a learner that are read from the source itself."""
-
 DIRECT = (TF, TF_PRE)
 """With one sample as large as a buffer, they are Async and Async-DB as well, but for the order."""
 
@@ -44,7 +41,7 @@ def cosmoflow(work: Work, options: Options, command: str, preset: str = "lustre"
         enough, scarce = (Job(work, options, volumes, preset, seed, more * bound_s) for more in (ENOUGH, SCARCE))
         for strategy in DIRECT:
             with got.attempt(*(f"{strategy.name} {what}" for what in KEYS)):
-                add(strategy.name, enough.epoch(strategy, 1, min(PART, volumes.samples // LEARNERS)))
+                add(strategy.name, enough.epoch(strategy, 1))
         for name, job in (("enough", enough), ("scarce", scarce)):
             with got.attempt(*(f"{name} {what}" for what in KEYS)):
                 add(name, job.epoch(MOUNT_HINT, 1))
@@ -64,7 +61,6 @@ def cosmoflow(work: Work, options: Options, command: str, preset: str = "lustre"
         f"{volumes.samples} samples of 48 MiB in {FILES} HDF5 files, {LEARNERS} learners, {preset},"
         f" epoch 1{options.scale(A_FILE, A_FILE_QUICK)}"
     )
-    part = f" [extrapolated from {PART} samples of each learner]"
     return [
         got.row(
             f"{what}, compute {ENOUGH} x transfer, mount + hint: exposed I/O / compute", "enough exposed", at_most(0.05)
@@ -77,7 +73,7 @@ def cosmoflow(work: Work, options: Options, command: str, preset: str = "lustre"
         ),
         *more_rows("scarce"),
         *(
-            got.row(f"  {strategy.name}{part}, compute {ENOUGH} x transfer: {words}", f"{strategy.name} {key}")
+            got.row(f"  {strategy.name}, compute {ENOUGH} x transfer: {words}", f"{strategy.name} {key}")
             for strategy in DIRECT
             for words, key in (("exposed I/O / compute", "exposed"), ("epoch / files at the bandwidth", "bound"))
         ),

@@ -33,10 +33,10 @@ BATCH = 128
 COMPUTE = 1.5
 """Time of the computation of an epoch over that of the transfer of its data."""
 
-PART, PART_QUICK = {"lustre": 3840, "busy": 640}, {"lustre": 1280, "busy": 256}
-"""Samples of a learner that are read one by one from the source itself, where all would take up to ten minutes."""
+PART_QUICK = {"lustre": 1280, "busy": 256}
+"""Samples of a learner that a quick run reads one by one from the source itself."""
 
-EXTRAPOLATED = (TF, TF_PRE)
+DIRECT = (TF, TF_PRE)
 STRATEGIES = (TF, TF_PRE, ASYNC, ASYNC_DB, MOUNT, MOUNT_HINT, MOUNT_GROUPS)
 
 
@@ -44,8 +44,11 @@ def samples_set(work: Work, options: Options) -> DataSet:
     return data_set(work, "neuron", FILES, options.size(A_FILE, A_FILE_QUICK), data.make_samples, batch=BATCH)
 
 
-def part_of(options: Options, preset: str) -> int:
-    return (PART_QUICK if options.quick else PART)[preset]
+def part_of(options: Options, samples: int, preset: str) -> int | None:
+    """Samples of a learner of which an epoch that reads the source itself is extrapolated; None: it reads all, in some
+    65 s from `lustre`."""
+    whole = preset == "lustre" and not options.quick
+    return None if whole else options.part(samples // LEARNERS, PART_QUICK[preset])
 
 
 def add_epoch(got: Results, name: str, epoch: Epoch, size: int) -> None:
@@ -62,7 +65,7 @@ def measured(job: Job, got: Results, preset: str) -> None:
     for strategy in STRATEGIES:
         name = strategy.name
         with got.attempt(*(f"{name} {what}" for what in KEYS)):
-            part = part_of(job.options, preset) if strategy in EXTRAPOLATED else None
+            part = part_of(job.options, job.data.samples, preset) if strategy in DIRECT else None
             add_epoch(got, name, job.epoch(strategy, GROUP, part), size)
             if strategy is not TF:
                 got.add(f"{name} less", got.last(f"{TF.name} exposed_s") / got.last(f"{name} exposed_s"))
@@ -101,8 +104,8 @@ def samples(work: Work, options: Options, command: str, preset: str = "lustre") 
 
     def rows_of(strategy: Strategy) -> list[Row]:
         words = f"  {strategy.name}"
-        if strategy in EXTRAPOLATED:
-            words += f" [extrapolated from {part_of(options, preset)} samples of each learner]"
+        if strategy in DIRECT and (part := part_of(options, folder.samples, preset)) is not None:
+            words += f" [extrapolated from {part} samples of each learner]"
         head = row(f"{words}: exposed I/O", strategy, "exposed_s", unit="s")
         if head.value is None:
             return [head]

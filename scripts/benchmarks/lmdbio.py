@@ -13,10 +13,10 @@ from scripts.benchmarks.table import Row
 RUNS = 3
 
 GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
+    "readahead": lmdbio_mount.readahead,
     "random": lmdbio_mount.random,
     "random-8": lmdbio_mount.random_8,
     "random-lustre": lmdbio_mount.random_lustre,
-    "readahead": lmdbio_mount.readahead,
     "layout": lmdbio_layout.layout,
     "ladder": lmdbio_ladder.ladder,
     "ladder-lustre": lmdbio_ladder.ladder_lustre,

@@ -19,8 +19,8 @@ from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, measured_rows
 
 READERS = 4
-PART, PART_QUICK = 2000, 200
-"""Records of all readers together: 20 s where one reads for all."""
+PART_QUICK = 200
+"""Records of all readers together, in a quick run; else a tenth, 430 s where one reads for all."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _epoch(job: Job, rung: Rung, count: int) -> tuple[Epoch, float]:
 def ladder(work: Work, options: Options, command: str, preset: str = "busy") -> list[Row]:
     files = database(work, options)
     got = Results(command)
-    part = options.size(PART, PART_QUICK)
+    part = options.part(files.records, PART_QUICK)
     for seed in range(options.runs):
         job = Job(work, files, preset, READERS, seed)
         for rung in RUNGS:

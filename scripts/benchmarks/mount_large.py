@@ -11,7 +11,7 @@ from scripts.benchmarks.table import Bar, Row, at_least, at_most, median_row
 
 SAMPLES, SAMPLES_QUICK = 78_125, 7_812
 """1.5 GB of samples."""
-PART, PART_QUICK = 4_000, 1_000
+PART_QUICK = 1_000
 """Samples read directly from a busy source, where all would take a quarter of an hour."""
 PROCESSES = 2
 
@@ -66,7 +66,7 @@ def samples(work: Work, options: Options, command: str) -> list[Row]:
     """
     folder = samples_folder(work, options)
     size = (folder / "samples.h5").stat().st_size
-    count, part = options.size(SAMPLES, SAMPLES_QUICK), options.size(PART, PART_QUICK)
+    count, part = options.size(SAMPLES, SAMPLES_QUICK), options.part(SAMPLES, PART_QUICK)
     got: dict[str, list[float]] = {}
 
     def add(preset: str, seed: int, *, whole: tuple[float, int], part_s: float, part_reads: int) -> None:

@@ -16,6 +16,14 @@ class Options:
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
+    def part(self, whole: int, quick: int) -> int:
+        """How many of `whole` are read where all would take more than ten minutes: a tenth, but 100 at least.
+
+        The spread of the runs, each of which draws others, is the error of what is extrapolated. A quick run takes
+        `quick`.
+        """
+        return min(whole, quick) if self.quick else min(whole, max(100, -(-whole // 10)))
+
     def scale(self, full: int, quick: int) -> str:
         """Words for the name of a row whose data a quick run makes smaller."""
         return f" [quick: {quick / full:.3g} of the data]" if self.quick else ""

@@ -20,7 +20,13 @@ QUICK_RESULTS = WORK / "quick"
 USUAL_S = 240.0
 """What a piece is taken to need of which no run is known."""
 
-NIGHTLY = frozenset({("trust", "soak"), ("trust", "calls"), ("lmdbio", "random-lustre")})
+NIGHTLY = frozenset(
+    {
+        *(("trust", group) for group in ("soak", "calls")),
+        *(("lmdbio", group) for group in ("random", "random-lustre", "ladder", "ladder-lustre")),
+        *(("async-io", group) for group in ("samples-busy", "cosmoflow-busy", "buffers-busy")),
+    }
+)
 """They take longer than ten minutes."""
 
 _ALL = ("mountd", "policies", "hfs")
