@@ -10,7 +10,6 @@ from click.testing import Result
 
 from hfs.cli import shared
 from hfs.mountd.core.errors import HfsError
-from hfs.mounting.mountinfo import parse
 from tests.hfs.cli.running import hfs
 from tests.hfs.daemon import FakeCommands
 
@@ -140,16 +139,6 @@ def test_evict(daemon: FakeCommands) -> None:
     result = hfs("cache", "evict", "--all", daemon.mountpoint)
     assert result.exit_code == 3
     assert "1 open, so they stay" in result.stdout
-
-
-def test_the_only_mount_need_not_be_named(daemon: FakeCommands, monkeypatch: pytest.MonkeyPatch) -> None:
-    for arguments in (["check"], ["list"], ["evict", "--all"]):
-        assert hfs("cache", *arguments).exit_code == 0
-    assert daemon.calls == [("check", [], False), ("list", []), ("evict", [], True)]
-    assert hfs("cache", "evict").exit_code == 2
-    table = [*shared.mountinfo.mounts(), *parse("3 1 0:3 / /mnt/two ro - fuse.hfs hfs#/s ro")]
-    monkeypatch.setattr(shared.mountinfo, "mounts", lambda: table)
-    assert f"several mounts: {daemon.mountpoint}, /mnt/two" in hfs("cache", "evict", "--all").stderr
 
 
 def test_list(daemon: FakeCommands) -> None:

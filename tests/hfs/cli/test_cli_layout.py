@@ -63,26 +63,6 @@ def test_build_show_check() -> None:
     ]
 
 
-def test_options_are_those_of_the_format() -> None:
-    write("lmdb", "db", [1, 2, 3])
-    assert (
-        hfs("layout", "build", "db", "--root", ".").stdout
-        == "db.layout: 3 samples of db/data.mdb (lmdb: the main database)\n"
-    )
-    refused = hfs("layout", "build", "db", "--root", ".", "--dataset", "x")
-    assert (refused.exit_code, "hfs: --dataset: not an option of lmdb files" in refused.stderr) == (2, True)
-    refused = hfs("layout", "build", "db", "--root", ".", "--database", "x")
-    assert (refused.exit_code, "no database 'x'; there are none with names" in refused.stderr) == (1, True)
-    refused = hfs("layout", "build", "db/data.mdb", "--root", ".", "--format", "tar")
-    assert (refused.exit_code, "not a tar file: " in refused.stderr) == (1, True)
-    # What a directory is, its files say; a layout of all its files can be had by name.
-    assert (
-        hfs("layout", "build", "db", "--root", ".", "--format", "tree").stdout
-        == "db.layout: 1 sample of db/data.mdb (tree)\n"
-    )
-    assert "hdf5, npz: A data set" in " ".join(hfs("layout", "build", "--help").stdout.split())
-
-
 def test_files_of_a_tree_and_files_that_are_none(folder: Path) -> None:
     write("tree", "t", [5, 0, 7])
     assert hfs("layout", "build", "t/", "--root", folder).stdout == "t.layout: 3 samples of 3 files (tree)\n"

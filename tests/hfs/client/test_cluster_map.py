@@ -17,7 +17,6 @@ from hfs.client.cluster_map import ClusterMap, NoClusterMap
 from hfs.layouts.files import files_layout
 from hfs.layouts.layout import Layout
 from hfs.policies.cluster.placement import Nodes, keys, owners
-from tests.hfs.daemon import FakeCommands, serving
 
 ANSWER: dict[str, Any] = {
     "nodes": ["a.site", "b.site", "c.site"],
@@ -34,15 +33,6 @@ TABLE = Nodes((11, 12, 13), (1.0, 2.5, 0.0)).table()
 def home(path: bytes, index: int) -> int:
     """Of one chunk, by itself."""
     return int(owners(TABLE, keys(np.array([xxhash.xxh3_64_intdigest(path)], np.uint64), np.array([index])))[0])
-
-
-def test_an_answer_over_the_socket(tmp_path: Path) -> None:
-    commands = FakeCommands("/m")
-    commands.nodes = ANSWER
-    with serving(tmp_path / "s", commands):
-        found = ClusterMap.ask("/nowhere", str(tmp_path / "s"))
-    assert found.nodes == Nodes((11, 12, 13), (1.0, 2.5, 0.0))
-    assert (found.names[2], found.node, found.chunk_bytes, found.count, found.divided) == ("c.site", 1, 100, 3, True)
 
 
 def test_a_path_in_no_mount(tmp_path: Path) -> None:
