@@ -30,8 +30,8 @@ PATIENCE_S = 60.0
 class Nodes:
     """`mounts` of those that run, by number."""
 
-    def __init__(self, work: Work, net: Network, source: SlowFs, options: Sequence[str], settings: str) -> None:
-        self._work, self.net, self.source, self._options, self._settings = work, net, source, options, settings
+    def __init__(self, work: Work, net: Network, source: SlowFs | Path, options: Sequence[str], settings: str) -> None:
+        self.net, self._source, self._options, self._settings = net, source, options, settings
         self._base = work.new("nodes")
         secret = self._base / "secret"
         secret.touch(0o600)
@@ -49,7 +49,8 @@ class Nodes:
             (folder / "mount").mkdir(exist_ok=True)
             mine = f"{self._settings},peer-secret={self._secret},peer-listen={self.net.address(number)}:{PORT}"
             options = [*OPTIONS, *self._options, "--peers", peers, "-o", mine]
-            source, words = self.source.path, self.net.within(number)
+            source = self._source if isinstance(self._source, Path) else self._source.path
+            words = self.net.within(number)
             return number, Mount(source, folder / "mount", folder / "cache", options, words)
 
         with ThreadPoolExecutor(len(numbers)) as threads:
@@ -84,7 +85,8 @@ class Nodes:
 
     def source_bytes(self) -> int:
         """What the source was asked for so far."""
-        return int(self.source.counters()["read_bytes"])
+        assert isinstance(self._source, SlowFs)
+        return int(self._source.counters()["read_bytes"])
 
     def kill(self, number: int) -> None:
         """kill -9 of the daemon; its keeper starts the next one."""
@@ -130,7 +132,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes(
-    work: Work, net: Network, source: SlowFs, options: Sequence[str] = (), settings: str = SETTINGS
+    work: Work, net: Network, source: SlowFs | Path, options: Sequence[str] = (), settings: str = SETTINGS
 ) -> Iterator[Nodes]:
     """None yet: `start` them."""
     made = Nodes(work, net, source, options, settings)
