@@ -6,7 +6,7 @@ machine: bytes and ratios mean something, seconds of a whole job do not.
 
 from collections.abc import Callable
 
-from scripts.benchmarks import nodes_grow, nodes_killed, nodes_links, nodes_small
+from scripts.benchmarks import nodes_attacked, nodes_grow, nodes_killed, nodes_links, nodes_small
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -18,5 +18,6 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "each-killed": nodes_killed.each,
     "grow": nodes_grow.grow,
     "links": nodes_links.links,
+    "attacked": nodes_attacked.attacked,
     "small": nodes_small.small,
 }

@@ -36,6 +36,7 @@ class Nodes:
         secret = self._base / "secret"
         secret.touch(0o600)
         secret.write_text(secrets.token_hex(32))
+        self.secret = secret.read_text()
         self._secret = secret
         self.mounts: dict[int, Mount] = {}
 
