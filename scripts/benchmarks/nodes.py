@@ -6,7 +6,7 @@ machine: bytes and ratios mean something, seconds of a whole job do not.
 
 from collections.abc import Callable
 
-from scripts.benchmarks import nodes_attacked, nodes_grow, nodes_killed, nodes_links, nodes_small
+from scripts.benchmarks import nodes_attacked, nodes_grow, nodes_killed, nodes_links, nodes_rates, nodes_small
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -19,5 +19,7 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "grow": nodes_grow.grow,
     "links": nodes_links.links,
     "attacked": nodes_attacked.attacked,
+    "garbage": nodes_attacked.garbage,
+    "rates": nodes_rates.rates,
     "small": nodes_small.small,
 }

@@ -1,7 +1,7 @@
 """Rows of strangers at the port of a node: its memory, and whether its true peers are served meanwhile."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,27 @@ SLOWEST_S = 1.0
 
 
 def attacked(work: Work, options: Options, command: str) -> list[Row]:
+    return _rows(work, options, command, [how for how in ATTACKS if how != "garbage"])
+
+
+def garbage(work: Work, options: Options, command: str) -> list[Row]:
+    return _rows(work, options, command, ["garbage"])
+
+
+def _rows(work: Work, options: Options, command: str, attacks: Sequence[str]) -> list[Row]:
     """Two nodes; one is attacked by a third machine while the other reads from it, epoch after epoch."""
     if (reason := why_not()) is not None:
         return [skipped_row("strangers at a node's port", reason, command)]
     got, folder = Results(command), mixed(work, options)
     expected = digests(work, folder)
     for _ in range(options.runs):
-        for how, (_words, count, count_quick) in ATTACKS.items():
+        for how in attacks:
+            _words, count, count_quick = ATTACKS[how]
             with got.attempt(*(f"{how} {figure}" for figure in ("memory", "failed", "slowest", "gone"))):
                 _one(work, got, how, options.size(count, count_quick), folder, expected)
     rows = []
-    for how, (words, count, count_quick) in ATTACKS.items():
+    for how in attacks:
+        words, count, count_quick = ATTACKS[how]
         rows += [
             got.row(
                 f"{words}{options.scale(count, count_quick)}: memory of the daemon more",
