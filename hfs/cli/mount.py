@@ -191,7 +191,7 @@ def umount(mountpoint: str | None, lazy: bool, job: str | None) -> None:
     try:
         with probe.kept():
             mounting.unmount(place, lazy=lazy)
-    except mounting.StillHeld as held:
+    except mounting.MountInUse as held:
         complain_of(held)
 
 

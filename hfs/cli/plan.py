@@ -192,12 +192,12 @@ def _measured(
     if mount is not None and mount.fstype == mountinfo.HFS_TYPE:
         # The mount's source, not what the mount has of it. Its own root may be the mountpoint (--over): then the mount.
         status = Client(find_socket(place)).status()
-        is_believed = mount.owner_uid in {None, 0, os.geteuid()}  # files are written in the cache that it names
+        is_trusted = mount.owner_uid in {None, 0, os.geteuid()}  # files are written in the cache that it names
         told = ((status.get("config") or {}).get("cache") or {}).get("value")
-        cache_dir = cache_dir or (told if is_believed and isinstance(told, str) else None)
+        cache_dir = cache_dir or (told if is_trusted and isinstance(told, str) else None)
         root = mount.mountpoint.rstrip("/")
         source = ((status.get("source") or {}).get("path") or root).rstrip("/")  # others are not told
-        if is_believed and source != root:
+        if is_trusted and source != root:
             paths = [source + mountinfo.canonical(file)[len(root) :] for file in paths]
     rates: dict[str, Given] = {}
 

@@ -157,8 +157,8 @@ def _run_command(command: tuple[str, ...], use: UsedMount) -> tuple[int, bool]:
 
 
 def _is_last(use: UsedMount) -> bool | None:
-    """As of `HeldMount`. A keeper that was killed has a successor first: else a mount that others go on with would be
-    taken for one that nobody keeps."""
+    """As of `MountReference`. A keeper that was killed has a successor first: else a mount that others go on with would
+    be taken for one that nobody keeps."""
     _tell(use.wait_kept())
     is_last = use.held.leave()
     if is_last is None:  # it was killed just then

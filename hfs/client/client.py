@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonEnded, DaemonSilent, Refused
-from hfs.client.told import Nonsense, ToldCounts, ToldEstimate, ToldNodes, ToldStatus, check
+from hfs.client.told import Nonsense, ReportedCounts, ReportedEstimate, ReportedNodes, ReportedStatus, check
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.printable import printable
 from hfs.mountd.core.socket_peer import socket_peer
@@ -68,11 +68,11 @@ class Client:
         self, limit_s: float = STATUS_S, *, page_cache: bool = False, makes_overlay: bool = False
     ) -> dict[str, Any]:
         """The object of `hfs status --json`. `page_cache`, `makes_overlay`: as in `protocol.Status`."""
-        return self._told(Status(page_cache, makes_overlay), ToldStatus, limit_s)
+        return self._told(Status(page_cache, makes_overlay), ReportedStatus, limit_s)
 
     def cluster(self, limit_s: float = STATUS_S) -> list[dict[str, Any]]:
         """All nodes of the job, as `protocol.Cluster` says."""
-        return list(self._told(Cluster(), ToldNodes, limit_s)["nodes"])
+        return list(self._told(Cluster(), ReportedNodes, limit_s)["nodes"])
 
     def directory(self, limit_s: float = STATUS_S) -> dict[str, Any]:
         """The nodes that share their caches, as `protocol.Directory` says."""
@@ -80,11 +80,11 @@ class Client:
 
     def warm(self, paths: Sequence[bytes], jobs: int = 0, news: News | None = None, *, pin: bool = False) -> Result:
         """Stage files and trees; `news` is told how far it is. Takes as long as it takes."""
-        return self._checked(self._ask(Warm(list(paths), jobs, pin), news, None), ToldCounts)
+        return self._checked(self._ask(Warm(list(paths), jobs, pin), news, None), ReportedCounts)
 
     def estimate(self, paths: Sequence[bytes], news: News | None = None) -> Result:
         """What `warm` would read and keep, as `protocol.Estimate` says."""
-        return self._checked(self._ask(Estimate(list(paths)), news, None), ToldEstimate)
+        return self._checked(self._ask(Estimate(list(paths)), news, None), ReportedEstimate)
 
     def unpin(self, paths: Sequence[bytes]) -> Result:
         """What is staged may go for room again; no paths: all."""
@@ -107,7 +107,7 @@ class Client:
         news: News | None = None,
     ) -> Result:
         """Drop what is staged, and was last used longer ago than that."""
-        return self._checked(self._ask(Evict(list(paths), everything, older_than_s), news, None), ToldCounts)
+        return self._checked(self._ask(Evict(list(paths), everything, older_than_s), news, None), ReportedCounts)
 
     def list(self, paths: Sequence[bytes], news: News) -> Result:
         """Rows of what is staged, in parts to `news`; no paths: all."""

@@ -55,7 +55,7 @@ _READ = {
 }
 _SAMPLE = {"sampled_files": "whole", "sampled_bytes": "number", "resident_bytes": "number?"}
 
-ToldStatus: Kind = {
+ReportedStatus: Kind = {
     **_are("whole", "pid"),
     **_are("text", "mountpoint"),
     **_are("number", "source_wait_s"),
@@ -89,7 +89,7 @@ ToldStatus: Kind = {
 }
 """The object of `hfs status --json`, as far as commands know it."""
 
-ToldByKeeper: Kind = {
+ReportedByKeeper: Kind = {
     "pid": "whole",
     **_are("text?", "mountpoint device refusing log_file"),
     **_are("flag", "given ending"),
@@ -99,13 +99,13 @@ ToldByKeeper: Kind = {
 }
 """What a keeper answers to "status"."""
 
-ToldNodes: Kind = {"nodes!": [{"node!": "text", "figures": {"*": "number?"}, "error": "text"}]}
+ReportedNodes: Kind = {"nodes!": [{"node!": "text", "figures": {"*": "number?"}, "error": "text"}]}
 """The answer to `protocol.Cluster`."""
 
-ToldCounts: Kind = {**_are("whole", "pinned_files held_files held_bytes"), "holders": ["whole"]}
+ReportedCounts: Kind = {**_are("whole", "pinned_files held_files held_bytes"), "holders": ["whole"]}
 """What `protocol.Warm` and `Evict` may add to their figures."""
 
-ToldEstimate: Kind = {**_are("whole", "missing_bytes! room_bytes! free_bytes!"), "seconds": "number?"}
+ReportedEstimate: Kind = {**_are("whole", "missing_bytes! room_bytes! free_bytes!"), "seconds": "number?"}
 """What `protocol.Estimate` adds to its figures."""
 
 

@@ -52,7 +52,7 @@ _HEADER = struct.Struct(">16sH10xI36x4s")
 """Magic, bytes of a page (1: 65 536), pages, application id; see the file format of SQLite."""
 
 
-class CachePlace(NamedTuple):
+class CacheLocation(NamedTuple):
     """Where the cache is, or would be made."""
 
     path: str
@@ -82,7 +82,7 @@ def check(around: Surroundings) -> Iterator[CheckResult]:
     yield from _room(around, place)
 
 
-def place_of(around: Surroundings) -> CachePlace | CheckResult:
+def place_of(around: Surroundings) -> CacheLocation | CheckResult:
     """Where the cache is; a finding if that cannot be seen."""
     path = standing = around.cache or "/"
     while True:
@@ -101,16 +101,16 @@ def place_of(around: Surroundings) -> CachePlace | CheckResult:
             break
     try:
         real = real_path(path)
-        return CachePlace(real, real if standing == path else real_path(standing))
+        return CacheLocation(real, real if standing == path else real_path(standing))
     except (HfsError, OSError) as error:
         return fault(_NAME, str(error), _OTHER)
 
 
-def _kind_of(around: Surroundings, place: CachePlace) -> mountinfo.Mount | None:
+def _kind_of(around: Surroundings, place: CacheLocation) -> mountinfo.Mount | None:
     return mountinfo.enclosing(place.standing, around.table)
 
 
-def _kind_refused(around: Surroundings, place: CachePlace) -> CheckResult | None:
+def _kind_refused(around: Surroundings, place: CacheLocation) -> CheckResult | None:
     if around.source is not None and (place.path + "/").startswith(around.source.rstrip("/") + "/"):
         return fault(_NAME, f"cache {place.path}: inside SOURCE {around.source}", _OTHER)
     mount = _kind_of(around, place)
@@ -128,7 +128,7 @@ def _kind_refused(around: Surroundings, place: CachePlace) -> CheckResult | None
     return None
 
 
-def _refused(around: Surroundings, place: CachePlace) -> CheckResult | None:
+def _refused(around: Surroundings, place: CacheLocation) -> CheckResult | None:
     """Permission bits tell root nothing, and a read-only or full disk tells nobody: so something is written."""
     where = place.standing
     try:
@@ -158,7 +158,7 @@ def _try_to_write(folder: str, limit_s: float) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _kind(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
+def _kind(around: Surroundings, place: CacheLocation) -> Iterator[CheckResult]:
     mount = _kind_of(around, place)
     kind = "unknown" if mount is None else mount.fstype
     if kind in mountinfo.IN_MEMORY:
@@ -171,7 +171,7 @@ def _kind(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
         yield good(_NAME, f"cache {place.path}: on {kind}, can be {'written to' if place.is_there else 'made'}")
 
 
-def _room(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
+def _room(around: Surroundings, place: CacheLocation) -> Iterator[CheckResult]:
     name = "cache-room"
     disk = os.statvfs(place.standing)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
@@ -194,7 +194,7 @@ def _room(around: Surroundings, place: CachePlace) -> Iterator[CheckResult]:
         yield good(name, shown)
 
 
-def _held_bytes(place: CachePlace) -> int:
+def _held_bytes(place: CacheLocation) -> int:
     """What caches of this root hold by the ledger. Makes nothing."""
     if not has_ledger(place.path):
         return 0

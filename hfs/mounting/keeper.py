@@ -20,7 +20,7 @@ from typing import Any
 
 from hfs.client.client import Client, known_sockets
 from hfs.client.control_socket import DaemonSilent
-from hfs.client.told import ToldByKeeper, check, decode_json
+from hfs.client.told import ReportedByKeeper, check, decode_json
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError
 from hfs.mountd.core.printable import printable
@@ -102,7 +102,7 @@ class FoundKeeper:
         except (OSError, MountError):
             return False
 
-    def hold(self, linger_s: float) -> HeldMount | None:
+    def hold(self, linger_s: float) -> MountReference | None:
         """Use the mount until the result is closed, or this process has ended; None: somebody is just taking it away.
         Raises OSError, MountError."""
         until_s = time.monotonic() + _ANSWER_S
@@ -117,7 +117,7 @@ class FoundKeeper:
             if not answer.get("held"):
                 return None
             try:
-                held = HeldMount(self, process, answer.get("bequest"), descriptors)
+                held = MountReference(self, process, answer.get("bequest"), descriptors)
             except BlockingIOError:
                 return None
             stack.pop_all()
@@ -180,12 +180,12 @@ class FoundKeeper:
             ) from None
 
 
-class HeldMount:
+class MountReference:
     """This process uses the mount, and so does a command that it starts, with all that this starts: by locks on the
     file of mountd/supervisor/references.py, which the kernel releases when they have ended."""
 
     def __init__(
-        self, kept: FoundKeeper, process: int | None, bequest: dict[str, Any] | None, descriptors: list[int]
+        self, kept: FoundKeeper, process: int | None, inheritance: dict[str, Any] | None, descriptors: list[int]
     ) -> None:
         """`process`: a descriptor of the keeper. `descriptors`: what it has sent, the last of them the file. Raises
         BlockingIOError where somebody has it alone."""
@@ -200,12 +200,12 @@ class HeldMount:
         self._for_command = os.open(f"/proc/self/fd/{descriptors[-1]}", os.O_RDWR | os.O_CLOEXEC)
         self._process = process
         self.keeper = kept
-        self.bequest = bequest or None
+        self.inheritance = inheritance or None
         """What another keeper needs to go on with the mount, with `descriptors`; None: none can."""
         self.descriptors = descriptors
         """Ours: as long as they are open, requests of a mount whose keeper and daemon were killed wait."""
 
-    def follow(self, before: HeldMount) -> None:
+    def follow(self, before: MountReference) -> None:
         """This is of the keeper that goes on with the mount of `before`, where a command was started."""
         self._for_command, before._for_command = before._for_command, self._for_command
         before.close()
@@ -217,7 +217,7 @@ class HeldMount:
 
     def has_keeper(self, ends_s: float = 0.0) -> bool:
         """Whether that has not ended, and does not within `ends_s`, as far as another could go on."""
-        return self.bequest is None if self._process is None else not processes.wait_gone(self._process, ends_s)
+        return self.inheritance is None if self._process is None else not processes.wait_gone(self._process, ends_s)
 
     def wait_gone(self, limit_s: float) -> bool:
         """Wait until the keeper has ended; whether it has, or cannot be waited for."""
@@ -376,7 +376,7 @@ def _all(owner: int, mountpoint: str) -> Iterator[FoundKeeper]:
                 return
             try:
                 pid, status = ask(path, owner, {"ask": "status"}, limit_s)
-                check(status, ToldByKeeper)
+                check(status, ReportedByKeeper)
             except (OSError, HfsError):
                 continue
             yield FoundKeeper(path, owner, pid, status)

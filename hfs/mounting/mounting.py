@@ -47,7 +47,7 @@ _COMMAND = [sys.executable, "-I", "-S", str(_ROOT / "hfs" / "mountd" / "supervis
 _DAEMON = own_process.command("hfs.mounting.daemon_process")
 
 
-class StillHeld(MountError):
+class MountInUse(MountError):
     """Others use the mount, and it goes with the last of them; the message names them."""
 
 
@@ -96,16 +96,19 @@ def start(
     return _started(config, config.mountpoint, _order(config, origins, given, **use), limit_s, given=given)
 
 
-def go_on(config: Config, bequest: Mapping[str, Any], descriptors: Sequence[int]) -> StartedDaemon:
+def go_on(config: Config, inheritance: Mapping[str, Any], descriptors: Sequence[int]) -> StartedDaemon:
     """Start another keeper, and its daemon, for a mount whose keeper and daemon were killed: as `start`.
 
-    `bequest`: of `HeldMount`. The mount ends with the last command that holds it. `config`: where the log is.
+    `inheritance`: of `MountReference`. The mount ends with the last command that holds it. `config`: where the log is.
     """
-    mountpoint = str(bequest["given"]["config"]["mountpoint"])
-    inherited = {**{key: value for key, value in bequest.items() if key != "given"}, "descriptors": list(descriptors)}
+    mountpoint = str(inheritance["given"]["config"]["mountpoint"])
+    inherited = {
+        **{key: value for key, value in inheritance.items() if key != "given"},
+        "descriptors": list(descriptors),
+    }
     use = {"permanent": False, "linger_s": config.linger_s, "inherited": inherited}
     keeper_order = {"daemon": _DAEMON, "directory": str(_ROOT), "socket": new_path(mountpoint, KEEPER), **use}
-    order = json.dumps({**bequest["given"], "keeper": keeper_order}).encode()
+    order = json.dumps({**inheritance["given"], "keeper": keeper_order}).encode()
     return _started(config, mountpoint, order, READY_S, descriptors)
 
 
@@ -305,7 +308,7 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S, mo
     of the mount that is meant, if not whatever is there.
 
     With `lazy` nothing is waited for, and a mount whose daemon is dead needs nothing more than to be taken away. Raises
-    MountError when no hfs is mounted there or it cannot be unmounted, Busy when it is in use, StillHeld when other
+    MountError when no hfs is mounted there or it cannot be unmounted, Busy when it is in use, MountInUse when other
     commands or sessions use it: it is unmounted when they end.
     """
     mount = mountinfo.at(mountpoint)
@@ -325,7 +328,7 @@ def unmount(mountpoint: str, *, lazy: bool = False, limit_s: float = DRAIN_S, mo
         raise MountError(why_not_ours(mountpoint, kept.pid))
     held = _told(kept, lazy=lazy, elsewhere=elsewhere)
     if held:
-        raise StillHeld("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))
+        raise MountInUse("\n".join([f"{mountpoint}: stays until these end, or hfs umount --lazy", *held]))
     descriptor = None if lazy or elsewhere else _last_process(mountpoint, kept)
     ending = [] if descriptor is None else [(mountpoint, descriptor)]
     try:

@@ -20,7 +20,7 @@ from hfs.mountd.ledger import CacheRoot
 from hfs.mountd.supervisor.generations import Generations
 from hfs.mountd.supervisor.overlay import Layers
 from hfs.mounting import joining, keeper, mountinfo, mounting, processes, taking_away
-from hfs.mounting.keeper import HeldMount
+from hfs.mounting.keeper import MountReference
 from hfs.mounting.preflight import check_mountpoint, check_places
 from hfs.mounting.view import View
 
@@ -40,7 +40,7 @@ class Lost(Exception):
     """Nobody can go on with it; the text says why."""
 
 
-def inherit(config: Config, held: HeldMount) -> HeldMount | None:
+def inherit(config: Config, held: MountReference) -> MountReference | None:
     """The mount of `held`, whose keeper has ended, as it is held with the one that goes on.
 
     A batch system that gives each job or step a control group kills all that is in it at its end: also the keeper and
@@ -50,22 +50,22 @@ def inherit(config: Config, held: HeldMount) -> HeldMount | None:
 
     None: not yet, its daemon has not ended: one that was left without a keeper is asked to. Raises Lost.
     """
-    bequest = held.bequest
-    if bequest is None:
+    inheritance = held.inheritance
+    if inheritance is None:
         raise Lost("this mount cannot be taken up by another daemon")
-    device = str(bequest["device"])
+    device = str(inheritance["device"])
     if all(mount.device != device for mount in mountinfo.hfs_mounts()):
         raise Lost("it was unmounted")
     try:
         if (found := _held(device, config)) is not None:
             return found
-        if (daemon := _serving(config, str(bequest["given"]["config"]["mountpoint"]))) != 0:
+        if (daemon := _serving(config, str(inheritance["given"]["config"]["mountpoint"]))) != 0:
             _have_end(daemon)
             return None
         with _turn(held), joining.turn_if_any(config):
             if (found := _held(device, config)) is not None:  # of one that was faster
                 return found
-            mounting.go_on(config, bequest, held.descriptors).leave()
+            mounting.go_on(config, inheritance, held.descriptors).leave()
             found = _held(device, config)
     except (TimeoutError, ConnectionError):
         return None  # of a keeper, on a busy machine; it is asked again
@@ -76,7 +76,7 @@ def inherit(config: Config, held: HeldMount) -> HeldMount | None:
     return found
 
 
-def _held(device: str, config: Config) -> HeldMount | None:
+def _held(device: str, config: Config) -> MountReference | None:
     """With a keeper that somebody has started; None: there is none. Raises OSError, MountError."""
     for kept in keeper.ours():
         if kept.status.get("device") == device:
@@ -88,7 +88,7 @@ def _held(device: str, config: Config) -> HeldMount | None:
 
 
 @contextlib.contextmanager
-def _turn(held: HeldMount) -> Iterator[None]:
+def _turn(held: MountReference) -> Iterator[None]:
     """One at a time of those that hold this mount, whatever has become of its cache. Raises OSError."""
     journal = held.descriptors[_JOURNAL]
     fd = os.open(f"/proc/self/fd/{journal}", os.O_RDWR | os.O_CLOEXEC)  # what they share would be one lock
@@ -205,7 +205,7 @@ class UsedMount:
         mountpoint: str,
         place: str,
         device: str,
-        held: HeldMount,
+        held: MountReference,
         config: Config,
         *,
         is_joined: bool,

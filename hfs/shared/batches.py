@@ -112,7 +112,7 @@ class NodeBatches:
 
         self._world, self._rank = (1, 0) if whole else (comm.size, comm.rank)
         members = self._ranks.members()
-        self._places = _Places(None if whole else members, self._world)
+        self._places = _RowsOfRanks(None if whole else members, self._world)
         self._window = self._ranks.allocate([f"rank {member} of {comm.size}" for member in members], wanted)
         self._reader: SampleReader | None = None
         if self._samples is not None:
@@ -268,7 +268,7 @@ class NodeBatches:
             raise ValueError("this NodeBatches is closed")
 
 
-class _Places:
+class _RowsOfRanks:
     """Where each rank's rows lie among those of its node.
 
     `members`: the numbers of the node's ranks in the world; None: every rank has all rows.

@@ -6,12 +6,12 @@ the index costs staging, never a read. It never asks the source. `index` holds t
 
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.completions import Completion, Completions
-from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.grants import CacheQuota
 from hfs.mountd.cache.index import StagedRow, Stamp
-from hfs.mountd.cache.kept_attributes import KeptPage, SeenObject
+from hfs.mountd.cache.kept_attributes import SeenObject, StoredPage
 from hfs.mountd.cache.objects.codec import Shrinker
 from hfs.mountd.cache.objects.context import Others
 from hfs.mountd.cache.objects.file import Delegation, StagedFile, is_open
 from hfs.mountd.cache.opening import evict_idle, look_at_cache, open_cache
 from hfs.mountd.cache.scrub import CheckedFile
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.told_objects import ExposedObjects

@@ -34,8 +34,8 @@ from hfs.mountd.cache.completions import Completions
 from hfs.mountd.cache.evictions import EvictionsByName, clean_up, drop_passing
 from hfs.mountd.cache.evictor import Admission, Evictor
 from hfs.mountd.cache.files import StagedFileTable
-from hfs.mountd.cache.grants import Grants
-from hfs.mountd.cache.kept_attributes import AttributesWanted, KeptAttributes
+from hfs.mountd.cache.grants import CacheQuota
+from hfs.mountd.cache.kept_attributes import AttributesWanted, StoredAttributes
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import Shrinking
 from hfs.mountd.cache.objects.context import CacheContext, State
@@ -47,7 +47,7 @@ from hfs.mountd.cache.reader import StagedReader, Verifying
 from hfs.mountd.cache.reclaimer import Reclaimer
 from hfs.mountd.cache.rows import KnownObjects, Pins, RowUpdates, StagedListing
 from hfs.mountd.cache.scrub import Checker, Scrub
-from hfs.mountd.cache.told_objects import Departures, ToldObjects
+from hfs.mountd.cache.told_objects import Departures, ExposedObjects
 from hfs.mountd.cache.writer import StagedWriter
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.config import VerifyWanted
@@ -126,8 +126,8 @@ class Cache:
         context: CacheContext,
         settings: CacheSettings,
         nursery: trio.Nursery,
-        telling: ToldObjects,
-        grants: Grants | None = None,
+        telling: ExposedObjects,
+        grants: CacheQuota | None = None,
     ) -> None:
         self._nursery = nursery
         self.context = context
@@ -142,11 +142,11 @@ class Cache:
         self.descriptors = Descriptors(context.disk.io.close, context.disk.open_files.shares.staged)
         self.pinned = Pins(context)
         self.ahead = ahead = ObjectsAhead(context, context.others.answers)
-        self.attributes = KeptAttributes(context, ahead, settings.attributes)
+        self.attributes = StoredAttributes(context, ahead, settings.attributes)
         self.reclaim_queue = queue = ReclaimQueue(self.descriptors, ahead.take)
         self.updates = RowUpdates(context, self.eviction.use_every_s)
         self.files = StagedFileTable(
-            context, settings.chunk_bytes, queue, self.updates, nursery, believes=settings.verify == "changed"
+            context, settings.chunk_bytes, queue, self.updates, nursery, trusts_stamps=settings.verify == "changed"
         )
         self.telling = telling
         self.reclaimer = Reclaimer(context, self.object_ids, self.files, queue, self.updates, self.pinned, telling)

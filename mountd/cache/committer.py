@@ -62,7 +62,7 @@ class Committer:
         self._object_ids = object_ids
         self._reclaim_queue = reclaim_queue
         self._held: dict[Version, list[WriteJob]] = {}
-        """Written, and in doubt: neither outstanding nor in a group until they are believed."""
+        """Written, and in doubt: neither outstanding nor in a group until they are confirmed."""
         self._wrong: list[WriteJob] = []
         """They are not, and somebody has their files open."""
         self._written: list[WriteJob] = []
@@ -135,7 +135,7 @@ class Committer:
         if self._waiters or self._due():
             self._wake.set()
 
-    def believe(self, version: Version) -> None:
+    def confirm(self, version: Version) -> None:
         """What was written of this version is right after all."""
         for job in self._held.pop(version, ()):
             job.number = self.number()
@@ -159,7 +159,7 @@ class Committer:
             self.disbelieve(version)
         self._give_up(self._wrong)
 
-    async def wait_believed(self, version: Version) -> None:
+    async def wait_confirmed(self, version: Version) -> None:
         """Until nothing that was written of this version is in doubt."""
         while version in self._held:
             if self._context.others.trust is not None:

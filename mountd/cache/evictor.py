@@ -15,7 +15,7 @@ import trio
 
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.files import StagedFileTable
-from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.grants import CacheQuota
 from hfs.mountd.cache.index import IndexFailed, StagedRow
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile, recall
@@ -55,7 +55,7 @@ class Evictor:
         committer: Committer,
         updates: RowUpdates,
         policy: EvictionPolicy,
-        grants: Grants | None = None,
+        grants: CacheQuota | None = None,
     ) -> None:
         """`grants`: of a root that several caches share."""
         self._context = context

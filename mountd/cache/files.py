@@ -37,8 +37,8 @@ _AT_ONCE = 64
 
 
 class StagedFileTable:
-    """`chunk_bytes`: of files that are staged from now on. `believes`: what an object with its stamp holds counts as
-    verified. Event loop only."""
+    """`chunk_bytes`: of files that are staged from now on. `trusts_stamps`: what an object with its stamp holds counts
+    as verified. Event loop only."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class StagedFileTable:
         updates: RowUpdates,
         nursery: trio.Nursery,
         *,
-        believes: bool = False,
+        trusts_stamps: bool = False,
     ) -> None:
         self._context = context
         self._chunk_bytes = chunk_bytes
@@ -56,7 +56,7 @@ class StagedFileTable:
         self.doomed = NumberSet()
         """Objects whose rows are being deleted, or were: whoever read them before has not seen it."""
         self._updates = updates
-        self._believes = believes
+        self._trusts_stamps = trusts_stamps
         self._keep = _KEEP
         self._known: WeakValueDictionary[Version, StagedFile] = WeakValueDictionary()
         self._recent: OrderedDict[Version, StagedFile] = OrderedDict()
@@ -174,7 +174,7 @@ class StagedFileTable:
             file = StagedFile(version, self._chunk_bytes, path)
         else:
             file = _file_from(*mine)
-            if self._believes and file.sound:
+            if self._trusts_stamps and file.sound:
                 for index in file.present:
                     file.verify(index)
             if path:

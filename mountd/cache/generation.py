@@ -81,7 +81,7 @@ def read_holders(directory: int, number: int) -> list[int]:
     return sorted({maker.pid for maker in _told(directory) if maker is not None and maker.oldest < number})
 
 
-class _Told(NamedTuple):
+class _MakerState(NamedTuple):
     """What one of them says."""
 
     pid: int
@@ -90,7 +90,7 @@ class _Told(NamedTuple):
     lives: bool
 
 
-def _told(directory: int) -> Iterator[_Told | None]:
+def _told(directory: int) -> Iterator[_MakerState | None]:
     """None at last, as of `_names`."""
     for name in _names(directory):
         if name is None:
@@ -102,7 +102,7 @@ def _told(directory: int) -> Iterator[_Told | None]:
             data = os.pread(fd, _NUMBERS.size, 0)
             oldest, shown = _NUMBERS.unpack(data) if len(data) == _NUMBERS.size else (0, 0)
             lives = not _lock(fd, fcntl.LOCK_SH)
-        yield _Told(int(name.split("-")[1]), oldest, shown, lives)
+        yield _MakerState(int(name.split("-")[1]), oldest, shown, lives)
 
 
 def remove_left(directory: int) -> None:

@@ -20,7 +20,7 @@ import trio
 
 from hfs.mountd.cache.objects.context import Room, RunInThread
 from hfs.mountd.core.errors import HfsError
-from hfs.mountd.ledger import Claims, Listed, Registration, Taken
+from hfs.mountd.ledger import Listed, QuotaRequest, Registration, Taken
 from hfs.policies.cache.sharing import fair_bytes, givers, kept_bytes, step_bytes
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _LOOK_S = 0.1
 """How often it is looked meanwhile what they have given up. A look costs a millisecond here."""
 
 
-class Grants:
+class CacheQuota:
     """Of one cache, from `begin` to `end`."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Grants:
         self._taken_s = -1.0
         """When it was looked last what is free."""
         self._room: Room | None = None
-        self._claims: Claims | None = None
+        self._claims: QuotaRequest | None = None
         """The claims as they were written down last."""
         self._failing = False
         """It was told that the ledger cannot be read or written."""
@@ -224,7 +224,7 @@ class Grants:
         await self._try(lambda: self._registration.give_back(granted_bytes, used_bytes))
 
     async def _claim(self, lacks_bytes: int) -> None:
-        claims = Claims(self._bound.pinned_bytes, lacks_bytes)
+        claims = QuotaRequest(self._bound.pinned_bytes, lacks_bytes)
         if claims != self._claims:
             self._claims = claims
             await self._try(lambda: self._registration.claim(claims))

@@ -40,7 +40,7 @@ _DEVICE_AT = 56
 """In a struct seen, mountd/native/seen.h."""
 
 
-class KeptPage(NamedTuple):
+class StoredPage(NamedTuple):
     """Some names: regular files with one name, on the file system of the source's root."""
 
     names: list[bytes]
@@ -64,8 +64,8 @@ class SeenObject(NamedTuple):
     """As in `core.seen`, of a file that is plain, on the file system of its directory."""
 
 
-class KeptAttributes:
-    """Of the source of one mount, once that is known: `namespace.kept.KeptFiles`. `run` is a task of the cache's
+class StoredAttributes:
+    """Of the source of one mount, once that is known: `namespace.kept.StoredFiles`. `run` is a task of the cache's
     nursery."""
 
     def __init__(self, context: CacheContext, ahead: ObjectsAhead, wanted: AttributesWanted) -> None:
@@ -110,7 +110,7 @@ class KeptAttributes:
         if len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]  # it may never be staged
 
-    def of_source(self, source_id: str, device: int) -> KeptAttributes | None:
+    def of_source(self, source_id: str, device: int) -> StoredAttributes | None:
         """What is kept of this source; None: nothing is, or can be. `device`: what its file system is called now."""
         if not self.on:
             return None
@@ -122,7 +122,7 @@ class KeptAttributes:
         self._source_id, self._device = source_id, device
         return self
 
-    async def page(self, directory: Attributes, after_name: bytes) -> KeptPage | None:
+    async def page(self, directory: Attributes, after_name: bytes) -> StoredPage | None:
         """The next names in this directory; None: there are no more."""
         if self._forgetting:
             return None
@@ -138,7 +138,7 @@ class KeptAttributes:
         seen = bytearray(b"".join(row.seen for row in here))
         for index in range(len(here)):
             _DEVICE.pack_into(seen, index * SEEN_BYTES + _DEVICE_AT, self._device)
-        return KeptPage([row.name for row in here], bytes(seen), [row.object_id for row in here], rows[-1].name)
+        return StoredPage([row.name for row in here], bytes(seen), [row.object_id for row in here], rows[-1].name)
 
     def named_nowait(self, directory: Attributes, name: bytes) -> Attributes | None:
         """Of the file with this name in this directory, if they are kept."""

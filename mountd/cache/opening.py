@@ -23,11 +23,11 @@ import trio
 
 from hfs.mountd.cache.cache import Cache, CacheSettings
 from hfs.mountd.cache.generation import Generation
-from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.grants import CacheQuota
 from hfs.mountd.cache.index import Connect, Index, IndexFailed, in_memory
 from hfs.mountd.cache.objects.context import NOBODY, CacheContext, Health, Others, Room, RunInThread, Threads
 from hfs.mountd.cache.objects.disk import Descriptors, Disk, DiskSpace, set_objects_aside
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.told_objects import ExposedObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.mountd.core.errors import HfsError, MountError
@@ -108,7 +108,7 @@ async def open_cache(
     connect: Connect | None = None,
     drain_s: float = _DRAIN_S,
     others: Others = NOBODY,
-    grants: Grants | None = None,
+    grants: CacheQuota | None = None,
     absent: str | None = None,
 ) -> AsyncIterator[Cache]:
     """Own `cache_dir` (made if it is not there) until the block is left.
@@ -155,14 +155,14 @@ async def _running(
     context: CacheContext,
     settings: CacheSettings,
     drain_s: float,
-    grants: Grants | None,
+    grants: CacheQuota | None,
 ) -> AsyncIterator[Cache]:
     """Its tasks run until the block is left."""
     if grants is not None:
         await grants.begin(context.room)
     caught: Exception | None = None
     async with trio.open_nursery() as nursery:
-        telling = ToldObjects(
+        telling = ExposedObjects(
             Generation(context.disk, context.threads, context.health, nursery), context.others.overlay_answers
         )
         await telling.open(context.index.opened.next_id)

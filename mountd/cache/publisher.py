@@ -22,7 +22,7 @@ from hfs.mountd.cache.objects.disk import Descriptors, Disk, object_name, some_o
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import Damaged
 from hfs.mountd.cache.objects.reads import OUR_LIMITS, Changed, publish_object, publish_opened
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.told_objects import ExposedObjects
 from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.printable import shown_path
 from hfs.policies.geometry import Extent, chunk_range
@@ -34,7 +34,7 @@ class Findings:
     """`number` is always that of the object that was looked at: the file may have another one by now."""
 
     def __init__(
-        self, context: CacheContext, descriptors: Descriptors, reclaim_queue: ReclaimQueue, telling: ToldObjects
+        self, context: CacheContext, descriptors: Descriptors, reclaim_queue: ReclaimQueue, telling: ExposedObjects
     ) -> None:
         self._context = context
         self._telling = telling
@@ -69,7 +69,7 @@ class Findings:
             self._telling.hear()
             if not self._telling.may_go(number):
                 self._telling.want_move()  # newer ones are not told of it
-        file.doubt()
+        file.suspect()
         if found is None:
             self.failed(file, number, Extent(0, file.size), Damaged(errno.EIO, "it has another length"))
         return False

@@ -243,10 +243,12 @@ class StagedReader:
 
     async def _read_known(self, file: StagedFile, extent: Extent) -> bytearray | None:
         """Bytes of verified chunks; None: others have changed the object, and they count as verified no more."""
-        number, doubts = file.object_id, file.doubts
+        number, suspicions = file.object_id, file.suspicions
         data, after = await self._read_object(file, extent)
         # One that was verified again meanwhile has the right stamp, and these bytes may be from before.
-        as_left = number is not None and file.doubts == doubts and self._findings.is_as_left(file, number, after)
+        as_left = (
+            number is not None and file.suspicions == suspicions and self._findings.is_as_left(file, number, after)
+        )
         return data if as_left else None
 
     async def _read_verifying(self, file: StagedFile, index: int, part: Extent) -> bytearray:
@@ -262,7 +264,7 @@ class StagedReader:
     ) -> tuple[bytearray, Stamp | None]:
         """The bytes, and how the object was found behind them. Of the chunk `whole` the checksum is verified."""
         number, changes = file.object_id, file.changes
-        known, doubts = file.stamp is not None, file.doubts
+        known, suspicions = file.stamp is not None, file.suspicions
         if number is None or not file.has(extent):
             raise StagingError("not staged")
         wanted = WantedRead(number, file.size, extent, part=part)
@@ -292,7 +294,7 @@ class StagedReader:
             self._context.metrics.add("staged_decoded_chunks")
             self._context.metrics.add("staged_decoded_bytes", extent.size)
         elif whole is not None:
-            steady = answer.before == answer.after or (known and file.doubts == doubts)
+            steady = answer.before == answer.after or (known and file.suspicions == suspicions)
             self._findings.right(file, number, whole, answer.after, steady=steady, by_name=answer.opened_fd is not None)
         return answer.data, answer.after
 

@@ -24,7 +24,7 @@ from hfs.mountd.cache.objects.disk import Disk
 from hfs.mountd.cache.objects.file import recall
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.rows import Pins, RowUpdates
-from hfs.mountd.cache.told_objects import Leaver, ToldObjects
+from hfs.mountd.cache.told_objects import ExposedObjects, Leaver
 from hfs.mountd.core.background import guarded
 from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
@@ -51,7 +51,7 @@ class Reclaimer:
         queue: ReclaimQueue,
         updates: RowUpdates,
         pins: Pins,
-        telling: ToldObjects,
+        telling: ExposedObjects,
     ) -> None:
         """`pins`: what stays but where it is to go by name."""
         self._context = context

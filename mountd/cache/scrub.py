@@ -129,7 +129,7 @@ class Checker:
                 return None
             broken = dropped
         elif not unchecked and listed and len({one.stamp for one in found}) == 1 and found[0].stamp != row.stamp:
-            await self._believed(row, listed, found[0].stamp)
+            await self._confirmed(row, listed, found[0].stamp)
         return CheckedFile(row.version, row.path, len(listed), sum(sizes), tuple(broken), unchecked)
 
     async def _dropped(self, row: StagedRow, listed: Sequence[ChunkRow], broken: list[int]) -> list[int] | None:
@@ -143,7 +143,7 @@ class Checker:
         self.queue.give_up(file, broken)
         return broken
 
-    async def _believed(self, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
+    async def _confirmed(self, row: StagedRow, listed: Sequence[ChunkRow], stamp: Stamp | None) -> None:
         """All of an object was right, with a stamp that the index does not have."""
         file = await self.files.get(row.version)
         if stamp is None or file.object_id != row.object_id or file.changing is not None:
@@ -151,7 +151,7 @@ class Checker:
         if file.stamp not in {None, row.stamp, stamp}:
             return  # we have changed it since
         if file.stamp != stamp:
-            file.doubt()
+            file.suspect()
             file.stamp = stamp
         for index in _unchanged(file, listed):
             file.verify(index)

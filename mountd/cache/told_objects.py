@@ -94,7 +94,7 @@ SHOWN_S = 1.0
 """So long, at most, is waited for new generations."""
 
 
-class ToldObjects:
+class ExposedObjects:
     """Of one cache. Objects are known by their numbers."""
 
     def __init__(self, generation: Generation, answers: XattrAnswers | None) -> None:

@@ -19,7 +19,7 @@ import trio
 from hfs.mountd.cache.committer import Committer
 from hfs.mountd.cache.evictor import Admission
 from hfs.mountd.cache.index import ChunkRow
-from hfs.mountd.cache.objects.changes import ReclaimQueue, Turns
+from hfs.mountd.cache.objects.changes import ObjectLocks, ReclaimQueue
 from hfs.mountd.cache.objects.codec import UNDECIDED, Shrinking
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
@@ -41,7 +41,7 @@ _BATCH_BYTES = 8 << 20
 class WriteQueue:
     """`turns`: who may change which object now."""
 
-    def __init__(self, turns: Turns, limit_bytes: int) -> None:
+    def __init__(self, turns: ObjectLocks, limit_bytes: int) -> None:
         self._turns = turns
         self._limit_bytes = limit_bytes
         self._waiting: deque[WriteJob] = deque()

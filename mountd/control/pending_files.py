@@ -194,7 +194,7 @@ class PendingFiles:
         """A reader fetches it, what was damaged is being given up, or it is in doubt whether it is right."""
         for index in entry.file.present.missing():
             await self._fetcher.wait_flight(entry.file.version, index)
-        await self._cache.committer.wait_believed(entry.file.version)
+        await self._cache.committer.wait_confirmed(entry.file.version)
         await self._cache.committer.wait_committed()
         await self._cache.reclaimer.wait_idle()
 

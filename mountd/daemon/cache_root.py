@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from hfs.mountd.cache import Grants, evict_idle
+from hfs.mountd.cache import CacheQuota, evict_idle
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import CacheInUse, MountError
 from hfs.mountd.daemon.basics import Basics
@@ -30,7 +30,7 @@ class OwnCache:
     """Below a root, until the block of `open_own_cache` is left."""
 
     path: str
-    grants: Grants | None
+    grants: CacheQuota | None
     exchange: Callable[[Waits, Waits], dict[str, NeighbourWaits] | None]
     """Tell the others how readers wait, and hear of theirs."""
     registration: Registration | None
@@ -62,7 +62,7 @@ async def open_own_cache(basics: Basics, source: Source) -> AsyncIterator[OwnCac
     run = basics.workers.run_sync
     root, registration, serving = await run(open_root, basics.config, source, basics.journal.generation > 0)
     try:
-        grants = Grants(registration, partial(evict_idle, root, run), run)
+        grants = CacheQuota(registration, partial(evict_idle, root, run), run)
         exchange = Board(root.ledger, registration, serving.device).exchange
         path, shared = root.path_of(registration.name), root.directory.shared
         yield OwnCache(path, grants, exchange, registration, serving, shared=shared)

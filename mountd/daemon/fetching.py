@@ -13,8 +13,8 @@ from hfs.mountd.daemon.names import NameService
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.fetch import (
     UNSTAGED_SHARE,
+    ChunkMemory,
     Fetcher,
-    HeldChunks,
     History,
     Misses,
     Owners,
@@ -76,7 +76,7 @@ def fetching(
     """`is_recorded`: somebody records what is read."""
     config, metrics, source, cache = basics.config, basics.metrics, storage.source, storage.cache
     buffers = Buffers(config.buffer_bytes, config.chunk_bytes)
-    held = HeldChunks(buffers, time_limit_s=source.threads.time_limit_s)
+    held = ChunkMemory(buffers, time_limit_s=source.threads.time_limit_s)
     pusher = PagePusher(
         page_cache, cache, basics.memory, nursery, is_recorded=is_recorded, buffer_bytes=config.buffer_bytes
     )

@@ -37,7 +37,7 @@ from hfs.mountd.fuse import (
 )
 from hfs.mountd.kernel import forget_all_names, tune
 from hfs.mountd.monitoring import Monitoring
-from hfs.mountd.namespace import Believing, Namespace, seconds
+from hfs.mountd.namespace import Namespace, SecondLookOutcomes, seconds
 from hfs.mountd.peers import Membership
 from hfs.mountd.wire.handover import Handover
 
@@ -190,9 +190,9 @@ async def open_service(
     ):
         fuse = fuse_of(basics, storage, names, files, control, nursery)
         async with mounted(basics, storage, files, fuse):
-            believing = Believing(storage.cache, names.namespace, nursery, storage.plane.distrust)
+            outcomes = SecondLookOutcomes(storage.cache, names.namespace, nursery, storage.plane.distrust)
             start_for_life(nursery, "sweep of names", _sweep, names.namespace)
-            start_for_life(nursery, "second looks", storage.source.doubts.run, storage.source.files, believing)
+            start_for_life(nursery, "second looks", storage.source.second_looks.run, storage.source.files, outcomes)
             start_for_life(nursery, "prefetch", files.prefetch.run)
             start_for_life(nursery, "hints", files.hints.run)
             is_new = basics.journal.generation == 0

@@ -201,7 +201,7 @@ class Status:
             **self._counted(_OF_SOURCE, "source_"),
             "failure": source.threads.failure,
             "direct": source.files.direct,
-            "in_doubt": len(source.doubts),
+            "in_doubt": len(source.second_looks),
             "wrong_sizes": source.files.wrong_sizes,
             "absolute_links": source.metadata.absolute_link_count,
             "absolute_links_named": list(source.metadata.absolute_links),

@@ -145,7 +145,9 @@ async def open_storage(basics: Basics) -> AsyncIterator[Storage]:
         )
         settings = _settings(config, source)
 
-        others = Others(source.doubts, refetching.lost, plane, fetches, xattr_answers, planned=learners.plans.planned)
+        others = Others(
+            source.second_looks, refetching.lost, plane, fetches, xattr_answers, planned=learners.plans.planned
+        )
 
         def opening(own: OwnCache) -> AbstractAsyncContextManager[Cache]:
             return open_cache(

@@ -5,7 +5,7 @@ or hints.
 """
 
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
-from hfs.mountd.fetch.chunks.held import UNSTAGED_SHARE, HeldChunks
+from hfs.mountd.fetch.chunks.held import UNSTAGED_SHARE, ChunkMemory
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, PagePusher, Push
 from hfs.mountd.fetch.directory_delegations import DelegationTerms, DirectoryDelegations

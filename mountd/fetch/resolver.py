@@ -23,7 +23,7 @@ import trio
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.errors import StagingError, ungrouped
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
-from hfs.mountd.fetch.chunks.held import HeldChunks
+from hfs.mountd.fetch.chunks.held import ChunkMemory
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.misses import Misses
@@ -89,7 +89,7 @@ class Resolver:
     def __init__(
         self,
         cache: Cache,
-        held: HeldChunks,
+        held: ChunkMemory,
         fetcher: Fetcher,
         owners: Owners,
         misses: Misses,

@@ -50,7 +50,7 @@ class Serving:
         self._fetcher = fetcher
         self._resolver = resolver
         self._knows = source.file_systems.knows
-        self._doubts = source.doubts.holds
+        self._is_uncertain = source.second_looks.holds
         self._owned_here = owned_here
         self._run_in_thread = run_in_thread
         self._wait_fetched = wait_fetched
@@ -71,7 +71,7 @@ class Serving:
         file = self._cache.files.get_nowait(version, path) or await self._cache.files.get(version, path)
         if file.chunk_bytes != chunk_bytes or extent.start >= version.size:
             return None
-        if self._doubts(version):
+        if self._is_uncertain(version):
             return None  # whoever gets it would commit it
         index = extent.start // chunk_bytes
         if extent.end > file.chunk(index).end:
@@ -94,7 +94,11 @@ class Serving:
             return Bytes(memoryview((await self._resolver.get(node, file, extent)).data), file.chunks.checksum(index))
         chunk = await self._resolver.get_for_peer(node, file, index)
         begin = file.chunk(index).start
-        return None if self._doubts(version) else await self._hashed(chunk[extent.start - begin : extent.end - begin])
+        return (
+            None
+            if self._is_uncertain(version)
+            else await self._hashed(chunk[extent.start - begin : extent.end - begin])
+        )
 
     async def _stage(self, path: bytes, file: StagedFile, index: int) -> bool:
         if self._resolver.has(file, index, Goal.STAGED):

@@ -21,7 +21,7 @@ from math import inf
 
 import trio
 
-from hfs.mountd.cache import ToldObjects
+from hfs.mountd.cache import ExposedObjects
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.kernel import XattrAnswers
 
@@ -40,7 +40,7 @@ _TOLD_S = 5.0
 
 
 class ChangedNames:
-    def __init__(self, telling: ToldObjects, answers: XattrAnswers) -> None:
+    def __init__(self, telling: ExposedObjects, answers: XattrAnswers) -> None:
         """`answers`: who answers overlays without us."""
         self._telling = telling
         self._answers = answers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import trio
 
-from hfs.mountd.cache import Cache, StagedFile, ToldObjects
+from hfs.mountd.cache import Cache, ExposedObjects, StagedFile
 from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.printable import shown_path
@@ -48,7 +48,7 @@ class SentAway:
     whatever has happened meanwhile, another daemon included. Kept for each node as long as that lives.
     """
 
-    def __init__(self, telling: ToldObjects | None = None) -> None:
+    def __init__(self, telling: ExposedObjects | None = None) -> None:
         """`telling`: of overlays, which would not find the other node of a name that they have looked up; None: there
         are none."""
         self._telling = telling

@@ -19,7 +19,7 @@ from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
-from hfs.mountd.fetch import HeldChunks
+from hfs.mountd.fetch import ChunkMemory
 from hfs.mountd.hints.epoch_plan import EpochPlan
 from hfs.mountd.hints.plan_registry import PlanRegistry
 from hfs.mountd.hints.space_reservation import SpaceReservation
@@ -110,7 +110,7 @@ class FollowedPlans:
     plans: PlanRegistry
     reservation: SpaceReservation
     changes: PlanChanges
-    held: HeldChunks
+    held: ChunkMemory
     metrics: Metrics
     _under_way = 0
     _arrived_s = -math.inf

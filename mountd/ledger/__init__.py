@@ -7,5 +7,5 @@ only: commands look at it before there is a daemon.
 
 from hfs.mountd.ledger.board import Board, NeighbourWaits
 from hfs.mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
-from hfs.mountd.ledger.record import Claims, Grant, Notice, ServedSource
+from hfs.mountd.ledger.record import Notice, Quota, QuotaRequest, ServedSource
 from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below, has_ledger

@@ -33,9 +33,9 @@ from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.path_steps import stat_name
 from hfs.mountd.ledger import folder
 from hfs.mountd.ledger.record import (
-    Claims,
-    Grant,
     Notice,
+    Quota,
+    QuotaRequest,
     ServedSource,
     read_claims,
     read_grant,
@@ -73,11 +73,11 @@ class Listed(NamedTuple):
     """One cache, as the ledger has it."""
 
     name: str
-    grant: Grant
+    grant: Quota
     serving: ServedSource | None
     running: bool
     """It has a daemon."""
-    claims: Claims = Claims(0, 0)
+    claims: QuotaRequest = QuotaRequest(0, 0)
 
     @property
     def owner(self) -> int:
@@ -150,7 +150,7 @@ class Ledger:
             lock_fd = self._locks.lock(name, _DAEMON_S)
             undo.callback(os.close, lock_fd)
             if (grant := read_grant(fd)) is None:
-                write_grant(fd, grant := Grant(0, 0, int(time.time())))
+                write_grant(fd, grant := Quota(0, 0, int(time.time())))
             write_serving(fd, serving)
             self.show(fd)
             enter = partial(self._enter, name, size_bytes, again=again)
@@ -213,7 +213,7 @@ class Ledger:
                     theirs_bytes = max(theirs_bytes, size_bytes - own_bytes)
                 granted_bytes = grant_bytes(size_bytes, theirs_bytes, own_bytes, used_bytes, wanted_bytes)
             # What the others left may be less than what is here already: it is accounted until it has gone.
-            registration.write(Grant(max(granted_bytes, used_bytes), used_bytes, int(time.time())))
+            registration.write(Quota(max(granted_bytes, used_bytes), used_bytes, int(time.time())))
         return Taken(granted_bytes, size_bytes, others)
 
     def _write_size(self, size_bytes: int | None) -> None:
@@ -233,7 +233,7 @@ class Ledger:
                     return
             fd = folder.open_own(self._fd, name)
             try:
-                write_grant(fd, Grant(size_bytes or 0))
+                write_grant(fd, Quota(size_bytes or 0))
             finally:
                 os.close(fd)
             return
@@ -317,10 +317,10 @@ class Hold:
     def settle(self, used_bytes: int, pinned_bytes: int | None = None) -> None:
         """Bring its record down to what it holds. `pinned_bytes` None: as before. Raises OSError, LedgerBusy."""
         if pinned_bytes is not None:
-            write_claims(self._fd, Claims(pinned_bytes, 0))
+            write_claims(self._fd, QuotaRequest(pinned_bytes, 0))
         with self._ledger.locked():
             before = read_grant(self._fd)
-            write_grant(self._fd, Grant(used_bytes, used_bytes, before.used_s if before is not None else 0))
+            write_grant(self._fd, Quota(used_bytes, used_bytes, before.used_s if before is not None else 0))
 
     def close(self) -> None:
         """Daemons may come."""
@@ -332,7 +332,7 @@ class Registration:
     """A daemon's entry. One thread at a time."""
 
     def __init__(
-        self, ledger: Ledger, name: str, fds: tuple[int, int], grant: Grant, enter: Callable[[], None] | None
+        self, ledger: Ledger, name: str, fds: tuple[int, int], grant: Quota, enter: Callable[[], None] | None
     ) -> None:
         """`fds`: of the record, and of its lock. `enter`: what is still to be done once the ledger is not locked by
         others."""
@@ -360,9 +360,9 @@ class Registration:
         Without the lock: whoever makes a sum meanwhile finds the one or the other.
         """
         granted_bytes = max(min(granted_bytes, self.grant.granted_bytes), used_bytes)
-        self.write(Grant(granted_bytes, used_bytes, int(time.time())))
+        self.write(Quota(granted_bytes, used_bytes, int(time.time())))
 
-    def claim(self, claims: Claims) -> None:
+    def claim(self, claims: QuotaRequest) -> None:
         """For the others to see. Raises OSError."""
         write_claims(self._fd, claims)
 
@@ -378,7 +378,7 @@ class Registration:
         """For the board. Raises OSError."""
         write_notice(self._fd, notice)
 
-    def write(self, grant: Grant) -> None:
+    def write(self, grant: Quota) -> None:
         """For the ledger. Raises OSError."""
         more = grant.granted_bytes > self.grant.granted_bytes
         write_grant(self._fd, grant)

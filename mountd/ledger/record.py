@@ -31,7 +31,7 @@ _MAX_DETAIL_BYTES = 1 << 16
 _MOST = (1 << 64) - 1
 
 
-class Grant(NamedTuple):
+class Quota(NamedTuple):
     """What a cache may hold, and holds."""
 
     granted_bytes: int
@@ -41,7 +41,7 @@ class Grant(NamedTuple):
     """Seconds since the epoch of the same."""
 
 
-class Claims(NamedTuple):
+class QuotaRequest(NamedTuple):
     """What a cache claims of the room."""
 
     pinned_bytes: int
@@ -73,27 +73,27 @@ class ServedSource(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
 
 
-def write_grant(fd: int, grant: Grant) -> None:
+def write_grant(fd: int, grant: Quota) -> None:
     """Raises OSError."""
     os.pwrite(fd, _sealed(_GRANT.pack(_GRANT_MAGIC, *grant)), 0)
 
 
-def read_grant(fd: int) -> Grant | None:
+def read_grant(fd: int) -> Quota | None:
     """None: there is none, or it is damaged. Raises OSError."""
     body = _unsealed(os.pread(fd, _GRANT.size + _CHECKSUM_BYTES, 0), _GRANT.size)
     magic, *figures = _GRANT.unpack(body) if body is not None else (b"",)
-    return Grant(*figures) if magic == _GRANT_MAGIC else None
+    return Quota(*figures) if magic == _GRANT_MAGIC else None
 
 
-def write_claims(fd: int, claims: Claims) -> None:
+def write_claims(fd: int, claims: QuotaRequest) -> None:
     """Raises OSError."""
     os.pwrite(fd, _sealed(_CLAIMS.pack(*claims)), _CLAIMS_AT)
 
 
-def read_claims(fd: int) -> Claims:
+def read_claims(fd: int) -> QuotaRequest:
     """0 where nobody has said, or that is damaged. Raises OSError."""
     body = _unsealed(os.pread(fd, _CLAIMS.size + _CHECKSUM_BYTES, _CLAIMS_AT), _CLAIMS.size)
-    return Claims(0, 0) if body is None else Claims(*_CLAIMS.unpack(body))
+    return QuotaRequest(0, 0) if body is None else QuotaRequest(*_CLAIMS.unpack(body))
 
 
 def write_notice(fd: int, notice: Notice) -> None:

@@ -5,7 +5,6 @@ questions, serves what was known while the source is silent, and never touches b
 """
 
 from hfs.mountd.namespace.answers import Answers
-from hfs.mountd.namespace.believing import Believing
 from hfs.mountd.namespace.journal import Inherited, Journal, open_journal
 from hfs.mountd.namespace.links import LeadsOut, NamesNothing, is_link
 from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
@@ -13,5 +12,6 @@ from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, p
 from hfs.mountd.namespace.nodes.table import ROOT_ID
 from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
 from hfs.mountd.namespace.refreshing import Refreshed, Refreshing
+from hfs.mountd.namespace.second_look_outcomes import SecondLookOutcomes
 from hfs.mountd.namespace.statahead import EXPECTED
 from hfs.mountd.namespace.xattrs import Xattrs

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import trio
 
-from hfs.mountd.cache import KeptPage
+from hfs.mountd.cache import StoredPage
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.seen import SeenNames
@@ -33,10 +33,10 @@ _LISTING_WAITS_S = 1.0
 """For names of its directory: 100 000 come in half a second. Then the source is asked for those that it needs."""
 
 
-class KeptFiles(Protocol):
+class StoredFiles(Protocol):
     """What is kept of the files of this source. Directories are known by what they are now."""
 
-    async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
+    async def page(self, directory: Attributes, after_name: bytes, /) -> StoredPage | None:
         """Some names of a directory, after this `last_name`, or the first; None: the end."""
 
     def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
@@ -59,11 +59,11 @@ class _Loading:
         grown.set()
 
 
-class KeptNames:
+class StoredNames:
     """What was brought in of each directory. `kept`: None: nothing is."""
 
     def __init__(
-        self, kept: KeptFiles | None, nodes: NodeTable, names: Names, slots: Slots, tree: Tree, nursery: trio.Nursery
+        self, kept: StoredFiles | None, nodes: NodeTable, names: Names, slots: Slots, tree: Tree, nursery: trio.Nursery
     ) -> None:
         self._kept = kept
         self._nodes = nodes
@@ -109,7 +109,7 @@ class KeptNames:
             loading.void = loading.ended = True
             loading.wake()
 
-    def _loading(self, kept: KeptFiles, directory: Node) -> _Loading:
+    def _loading(self, kept: StoredFiles, directory: Node) -> _Loading:
         loading = self._directories.get(directory)
         if loading is None:
             loading = self._directories[directory] = _Loading()
@@ -118,7 +118,7 @@ class KeptNames:
             start_guarded(self._nursery, "names from the index", self._load, kept, directory, loading)
         return loading
 
-    async def _load(self, kept: KeptFiles, directory: Node, loading: _Loading) -> None:
+    async def _load(self, kept: StoredFiles, directory: Node, loading: _Loading) -> None:
         last_name = b""
         try:
             while (page := await kept.page(directory.attributes, last_name)) is not None and not loading.void:
@@ -129,7 +129,7 @@ class KeptNames:
             loading.ended = True
             loading.wake()
 
-    def _put(self, directory: Node, page: KeptPage) -> None:
+    def _put(self, directory: Node, page: StoredPage) -> None:
         found = SeenNames(page.names, page.seen, bytearray(b"\1") * len(page.names), {})
         left = dict(self._slots.put(directory, found, objects=page.objects))
         for name in self._names.unknown_nowait(directory, list(left)):  # of all others something newer is known

@@ -26,7 +26,7 @@ _KEPT_BYTES = 32 << 20
 """A million names of 10 bytes."""
 
 
-class _Held:
+class _DirectoryListing:
     __slots__ = ("expires_s", "growing", "known")
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ class Listings:
         self._silence = silence
         self._ttl_s = ttl_s
         self._clock = clock
-        self._held: OrderedDict[Node, _Held] = OrderedDict()
+        self._held: OrderedDict[Node, _DirectoryListing] = OrderedDict()
         self._bytes = 0
         self._slices = Slices()
         """For all that takes long with a large one."""
 
     def get(self, directory: Node) -> Listing:
         """The names in `directory`, within the time-to-live; perhaps still growing."""
-        held = self._held.setdefault(directory, _Held())
+        held = self._held.setdefault(directory, _DirectoryListing())
         self._held.move_to_end(directory)
         if held.known is not None and held.expires_s > self._clock():
             return held.known
@@ -124,7 +124,7 @@ class Listings:
         if held is not None:
             self._bytes -= held.memory_bytes
 
-    async def _grow(self, directory: Node, held: _Held, listing: Listing) -> None:
+    async def _grow(self, directory: Node, held: _DirectoryListing, listing: Listing) -> None:
         error: Exception | None = SourceError(errno.EIO, "the daemon is stopping")
         try:
             attributes = directory.attributes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import SourceError, SourceTimeout
 from hfs.mountd.namespace.asking import Asking
-from hfs.mountd.namespace.kept import KeptNames
+from hfs.mountd.namespace.kept import StoredNames
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Dentry, Node
 from hfs.mountd.namespace.nodes.table import NodeTable
@@ -35,7 +35,7 @@ class Lookups:
         asking: Asking,
         stat_ahead: StatAhead,
         silence: Silence,
-        kept: KeptNames,
+        kept: StoredNames,
     ) -> None:
         self._metadata = metadata
         self._nodes = nodes

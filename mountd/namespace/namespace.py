@@ -24,7 +24,7 @@ from hfs.mountd.kernel import SlotTable
 from hfs.mountd.namespace.asking import Asking
 from hfs.mountd.namespace.freshness import Freshness
 from hfs.mountd.namespace.journal import Journal, NodeFact
-from hfs.mountd.namespace.kept import KeptFiles, KeptNames
+from hfs.mountd.namespace.kept import StoredFiles, StoredNames
 from hfs.mountd.namespace.links import Links
 from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.lookups import Lookups
@@ -59,7 +59,7 @@ def inherit(facts: Sequence[NodeFact], nodes: NodeTable, names: Names) -> None:
         if fact.version is None:
             nodes.enter(node)
         else:
-            node.retired = fact.doubted  # its pages are for those who have it open alone; the name gets another node
+            node.retired = fact.uncertain  # its pages are for those who have it open alone; the name gets another node
             nodes.enter(node)
         if parent is not None:
             _enter_name(node, parent, names)
@@ -87,7 +87,7 @@ class Namespace:
     nodes: NodeTable
     names: Names
     slots: Slots
-    kept: KeptNames
+    kept: StoredNames
     holds: NodeHolds
     tree: Tree
     asking: Asking
@@ -135,7 +135,7 @@ async def open_namespace(
     names_at_most: int = _NAMES_AT_MOST,
     journal: Journal | None = None,
     slot_table: SlotTable | None = None,
-    kept: KeptFiles | None = None,
+    kept: StoredFiles | None = None,
     inherited: Sequence[NodeFact] = (),
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
@@ -161,13 +161,13 @@ async def open_namespace(
     silence = Silence(metrics, clock, strict=strict)
     listings = Listings(source.listings, nursery, silence, ttl_s=ttl_s, clock=clock)
     journal = journal or Journal()
-    nodes = NodeTable(journal, source.doubts.holds, (listings.drop, *gone))
+    nodes = NodeTable(journal, source.second_looks.holds, (listings.drop, *gone))
     slots = Slots(slot_table, nodes, source, slot_opened, at_most=names_at_most * 2, ttl_s=ttl_s)
     names = Names(nodes.__len__, nodes.let_go, slots, at_most=names_at_most, ttl_s=ttl_s, clock=clock)
     tree = Tree(source, nodes, names, listings, metrics, ttl_s=ttl_s, clock=clock, changed=changed)
     asking = Asking(source.metadata, metrics, nursery, tree, names, slots, silence, shared=ttl_s > 0)
     stat_ahead = StatAhead(listings, nursery, asking.ahead_nowait, sampled=slots.may_be_in, clock=clock)
-    kept_names = KeptNames(kept, nodes, names, slots, tree, nursery)
+    kept_names = StoredNames(kept, nodes, names, slots, tree, nursery)
     lookups = Lookups(source.metadata, nodes, names, tree, asking, stat_ahead, silence, kept_names)
     freshness = Freshness(source.metadata, asking, lookups, silence, ttl_s=ttl_s, clock=clock)
     if inherited:

@@ -65,7 +65,7 @@ class Tree:
         """The source has just said what `name` in `directory` is."""
         expires_s = self.expires_s(self._clock())
         # It may have been found rewritten while the source was asked.
-        attributes = self._source.doubts.rewritten.named(attributes, self._source.source_id)
+        attributes = self._source.second_looks.rewritten.named(attributes, self._source.source_id)
         node = self._node_of(directory, name, attributes)
         node.expires_s = expires_s
         before = self._names.remembered(directory, name)

@@ -52,7 +52,7 @@ def identity(fd: int) -> tuple[int, int, int, int, int]:
     return mode, inode, size, stored_ns(mtime_s * 10**9 + mtime_part), stored_ns(ctime_s * 10**9 + ctime_part)
 
 
-class InodePlace(NamedTuple):
+class InodeLocation(NamedTuple):
     """Where an inode lies. st_dev alone is given to another mount as soon as this one is gone."""
 
     device: int
@@ -61,11 +61,11 @@ class InodePlace(NamedTuple):
     """The kernel's number of the mount, which no other ever gets; 0 where it has none (Linux < 6.8)."""
 
 
-def place(fd: int) -> InodePlace:
+def place(fd: int) -> InodeLocation:
     """Where the open file or directory `fd` lies: asked of the kernel alone, never of a server. Raises OSError."""
     room = _statx(fd, _AT_STATX_DONT_SYNC, _MNT_ID_UNIQUE)
     mask, major, minor, mount = _PLACE.unpack_from(room)
-    return InodePlace(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
+    return InodeLocation(os.makedev(major, minor), mount if mask & _MNT_ID_UNIQUE else 0)
 
 
 def mount_number(fd: int) -> int:

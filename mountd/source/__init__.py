@@ -6,10 +6,10 @@ cache and no names that the kernel holds.
 """
 
 from hfs.mountd.source.as_user import SourceAsUser, WantedAccess, open_as_user
-from hfs.mountd.source.doubts import Rewritten
 from hfs.mountd.source.identity import FileSystemSeen, identify, is_private
 from hfs.mountd.source.listing import Block, Lister, Listing
 from hfs.mountd.source.metadata import MetadataReader
+from hfs.mountd.source.second_looks import Rewritten
 from hfs.mountd.source.source import DelegatedDirectory, Source
 from hfs.mountd.source.threads import SourceThreads
 from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible

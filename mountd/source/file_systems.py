@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.version import passing_id, stored_ns
 from hfs.mountd.native.beneath import open_directory
-from hfs.mountd.native.statx import InodePlace, place
+from hfs.mountd.native.statx import InodeLocation, place
 from hfs.mountd.source.clock import SourceClock
 from hfs.mountd.source.identity import FileSystem, identify, mount_points, mounted_devices
 
@@ -46,7 +46,7 @@ class FileSystems:
         *,
         immutable: bool = False,
         identify: Callable[[int], FileSystem] = identify,
-        place: Callable[[int], InodePlace] = place,
+        place: Callable[[int], InodeLocation] = place,
     ) -> None:
         self._identify = identify
         self._place = place
@@ -56,7 +56,7 @@ class FileSystems:
         self._root_clock = self._clock_of(self.root)
         self._clocks = {"": self._root_clock, root_id: self._root_clock}
         self._lock = threading.Lock()
-        self._known: OrderedDict[InodePlace, FileSystem] = OrderedDict()
+        self._known: OrderedDict[InodeLocation, FileSystem] = OrderedDict()
         self._root_point = root_path.rstrip(b"/") + b"/"
         self._passing: tuple[bytes, ...] = ()
         """Where, below SOURCE, file systems without a lasting identity are or were mounted."""
@@ -71,7 +71,7 @@ class FileSystems:
         """Give back the descriptor."""
         os.close(self._mounts_fd)
 
-    def known(self, where: InodePlace) -> str | None:
+    def known(self, where: InodeLocation) -> str | None:
         """The identity of what lies there, empty for that of the root, None if it is not known yet."""
         if where.device == self._root_device:
             return ""
@@ -149,7 +149,7 @@ class FileSystems:
     def _below(self, point: bytes) -> bytes:
         return point.removeprefix(self._root_point)
 
-    def _add(self, where: InodePlace, found: FileSystem) -> FileSystem:
+    def _add(self, where: InodeLocation, found: FileSystem) -> FileSystem:
         if found.on_device and self._mounted_elsewhere(found.id, where.device):
             log.warning(
                 "%s: its UUID is that of another file system that is mounted too (a copy of its image?): what is "

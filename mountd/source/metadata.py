@@ -3,7 +3,7 @@
 A name is looked up in the open descriptor of its directory, never by a path, and no symlink is followed. Where that
 directory was removed and another one may stand in its place, it is opened anew once. Every answer's time stamps tell
 the clock of its file system (`source.clock`), and a file that was written twice under one version is given the name
-that it has since (`source.doubts`).
+that it has since (`source.second_looks`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hfs.mountd.core.version import stored_ns
 from hfs.mountd.native.extension import EXTENSION
 from hfs.mountd.native.statx import is_still, stat_cached
 from hfs.mountd.source.descriptors import Directories, OpenDirectory, show
-from hfs.mountd.source.doubts import Doubts
 from hfs.mountd.source.file_systems import FileSystems
 from hfs.mountd.source.identity import FileSystemSeen, is_local, look_at
+from hfs.mountd.source.second_looks import SecondLooks
 from hfs.mountd.source.threads import SourceThreads
 
 Answer = TypeVar("Answer")
@@ -74,7 +74,7 @@ class MetadataReader:
         root: bytes,
         directories: Directories,
         file_systems: FileSystems,
-        doubts: Doubts,
+        second_looks: SecondLooks,
         threads: SourceThreads,
         metrics: Metrics,
         *,
@@ -87,7 +87,7 @@ class MetadataReader:
         self._root = root
         self._directories = directories
         self._file_systems = file_systems
-        self._doubts = doubts
+        self._second_looks = second_looks
         self._threads = threads
         self._metrics = metrics
         root_fd = directories.root.fd
@@ -231,7 +231,7 @@ class MetadataReader:
     def _look_at(self, directory: bytes, names: Sequence[bytes]) -> SeenNames:
         where = self._directories.get(directory)
         device = self._directories.root.device
-        if where.device != device or len(self._doubts.rewritten):
+        if where.device != device or len(self._second_looks.rewritten):
             return seen_names(names, self._stats(directory, names), device)
         start_s = time.monotonic()
         found: tuple[bytes, bytearray, int, int] = EXTENSION.look(where.fd, list(names), device)
@@ -272,7 +272,7 @@ class MetadataReader:
             os.close(fd)
 
     def _named(self, attributes: Attributes) -> Attributes:
-        return self._doubts.rewritten.named(attributes, self._file_systems.root.id)
+        return self._second_looks.rewritten.named(attributes, self._file_systems.root.id)
 
 
 def _on_device(seen: bytes, index: int, device: int) -> Attributes | None:

@@ -80,7 +80,7 @@ def _and_above(directory: bytes) -> Iterator[bytes]:
     yield directory
 
 
-class SourcePlace:
+class Permit:
     """One call under way."""
 
     __slots__ = ("began_s", "directory", "hangs")
@@ -98,17 +98,17 @@ class _Waiter:
     def __init__(self, directory: bytes) -> None:
         self.directory = directory
         self.given = trio.Event()
-        self.place: SourcePlace | None = None
+        self.place: Permit | None = None
 
 
-class Places:
+class Permits:
     """`count` places; `hanging` may be shared by several pools. `slow_s`: see the file's story; infinite: never."""
 
     def __init__(self, count: int, hanging: Hanging, *, slow_s: float) -> None:
         self._count = count
         self._hanging = hanging
         self._slow_s = slow_s
-        self._running: OrderedDict[SourcePlace, None] = OrderedDict()
+        self._running: OrderedDict[Permit, None] = OrderedDict()
         """Those that do not hang, the oldest first."""
         self._line: OrderedDict[_Waiter, None] = OrderedDict()
         self._blocked: OrderedDict[_Waiter, None] = OrderedDict()
@@ -137,7 +137,7 @@ class Places:
         """Calls that wait for nothing but a place."""
         return len(self._line)
 
-    async def enter(self, directory: bytes) -> SourcePlace:
+    async def enter(self, directory: bytes) -> Permit:
         """A place for a call that asks `directory`; `leave` it when its thread has come back."""
         if not self._line and len(self._running) < self._count and self._hanging.admits(directory):
             return self._take(directory)
@@ -156,7 +156,7 @@ class Places:
             raise
         return waiter.place
 
-    def leave(self, place: SourcePlace) -> None:
+    def leave(self, place: Permit) -> None:
         """The thread has come back."""
         if place.hangs:
             self._hung -= 1
@@ -166,19 +166,19 @@ class Places:
             del self._running[place]
         self._go_on()
 
-    def hangs(self, place: SourcePlace) -> None:
+    def hangs(self, place: Permit) -> None:
         """Nobody waits for the call any more, and its thread is still in the source."""
         if not place.hangs:
             del self._running[place]
             self._hang(place)
             self._go_on()
 
-    def _take(self, directory: bytes) -> SourcePlace:
-        place = SourcePlace(directory, trio.current_time())
+    def _take(self, directory: bytes) -> Permit:
+        place = Permit(directory, trio.current_time())
         self._running[place] = None
         return place
 
-    def _hang(self, place: SourcePlace) -> None:
+    def _hang(self, place: Permit) -> None:
         place.hangs = True
         self._hung += 1
         self._hanging.began(place.directory)

@@ -28,8 +28,8 @@ from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
 from hfs.mountd.native.statx import identity, place
 from hfs.mountd.source.descriptors import OPEN_TO_READ, Directories, IdleFiles, show
-from hfs.mountd.source.doubts import Doubts, Seen
 from hfs.mountd.source.file_systems import FileSystems
+from hfs.mountd.source.second_looks import SecondLooks, Seen
 from hfs.mountd.source.threads import SourceThreads
 from hfs.policies.geometry import Extent
 
@@ -67,11 +67,11 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class FileReader:
-    """Implements `doubts.Rereader`. Event loop only; what blocks runs in a thread."""
+    """Implements `second_looks.Rereader`. Event loop only; what blocks runs in a thread."""
 
     directories: Directories
     file_systems: FileSystems
-    doubts: Doubts
+    second_looks: SecondLooks
     idle_files: IdleFiles
     threads: SourceThreads
     metrics: Metrics
@@ -112,7 +112,7 @@ class FileReader:
             self._tell(directory, name, version)
             raise SourceError(errno.EIO, f"{show(directory, name)} gives more bytes than it says")
         if done.digest is not None:
-            self.doubts.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
+            self.second_looks.add(version, Seen(directory, name, extent, done.digest, done.at_ns))
         self.metrics.add("source_opens", done.opened)
         self.metrics.add("source_reads", done.reads)
         self.metrics.add("source_read_bytes", extent.size if done.reads else 0)
@@ -345,7 +345,7 @@ class FileReader:
             same_device = place(fd).device == where.device
             file_system = where.file_system if same_device else self.file_systems.of(fd)[1]
             found = version._replace(source_id=file_system or self.file_systems.root.id)
-            if self.doubts.rewritten.name(found) != version.source_id:
+            if self.second_looks.rewritten.name(found) != version.source_id:
                 raise VersionChanged(f"{show(directory, name)} lies on another file system now, or was written twice")
         except BaseException:
             os.close(fd)

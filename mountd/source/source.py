@@ -8,7 +8,7 @@ directory is opened by `beneath`, a name in it with O_NOFOLLOW. A file is named 
     listings       the names in a directory
     files          one file, a large request of one version at a time
     file_systems   which ones are mounted at and below SOURCE
-    doubts         what was read too soon after it was written
+    second_looks   what was read too soon after it was written
 
 Blocking work runs in `threads`. The source is never written to.
 """
@@ -25,11 +25,11 @@ from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.source.clock import Settled
 from hfs.mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show
-from hfs.mountd.source.doubts import Doubts
 from hfs.mountd.source.file_systems import FileSystems
 from hfs.mountd.source.listing import Lister
 from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.reading import FileReader
+from hfs.mountd.source.second_looks import SecondLooks
 from hfs.mountd.source.threads import SourceThreads
 
 _MEET_LIMIT_S = 2.0
@@ -74,15 +74,15 @@ class Source:
         self.file_systems = FileSystems(root_fd, source_id, root, immutable=ttl_s == math.inf)
         self.directories = Directories(root_fd, self.file_systems, ttl_s, open_files.shares.directories)
         self.idle_files = IdleFiles(open_files.shares.idle_files)
-        self.doubts = Doubts(metrics, ttl_s=ttl_s)
+        self.second_looks = SecondLooks(metrics, ttl_s=ttl_s)
         self.metadata = MetadataReader(
-            root, self.directories, self.file_systems, self.doubts, threads, metrics, at_once=threads.user is None
+            root, self.directories, self.file_systems, self.second_looks, threads, metrics, at_once=threads.user is None
         )
         self.listings = Lister(self.directories, threads, metrics)
         self.files = FileReader(
             self.directories,
             self.file_systems,
-            self.doubts,
+            self.second_looks,
             self.idle_files,
             threads,
             metrics,

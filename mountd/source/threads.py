@@ -25,7 +25,7 @@ from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.errors import SourceAway, SourceError, SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.open_files import OpenFiles, is_refusal
-from hfs.mountd.source.places import Hanging, Places
+from hfs.mountd.source.places import Hanging, Permits
 from hfs.mountd.source.user_context import ReadingUser
 
 Pool = Literal["metadata", "demand", "prefetch"]
@@ -88,7 +88,7 @@ class SourceThreads:
         self.open_files = open_files or OpenFiles(_PLENTY)
         self._hanging = Hanging(_MAX_ABANDONED)
         counts: dict[Pool, int] = {"metadata": metadata, "demand": demand, "prefetch": prefetch}
-        self._places = {pool: Places(count, self._hanging, slow_s=_SLOW_S[pool]) for pool, count in counts.items()}
+        self._places = {pool: Permits(count, self._hanging, slow_s=_SLOW_S[pool]) for pool, count in counts.items()}
         self._unlimited = trio.CapacityLimiter(math.inf)
         self.time_limit_s = time_limit_s or math.inf
         self._run_in_thread = run_in_thread

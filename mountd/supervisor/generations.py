@@ -34,7 +34,7 @@ _EVENT = struct.Struct("iIII")  # struct inotify_event
 _BUFFER_BYTES = 65536
 
 
-class Heard(NamedTuple):
+class InotifyEvent(NamedTuple):
     """One event."""
 
     watch: int
@@ -61,7 +61,7 @@ class Inotify:
         """A number, which `heard` has with MOVED_TO for each name that is moved in. Raises OSError."""
         return checked(libc.inotify_add_watch(self.descriptor, os.fsencode(directory), ctypes.c_uint32(MOVED_TO)))
 
-    def heard(self) -> list[Heard]:
+    def heard(self) -> list[InotifyEvent]:
         """What there is; never waits."""
         try:
             data = os.read(self.descriptor, _BUFFER_BYTES)
@@ -71,7 +71,7 @@ class Inotify:
         while at < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
-            found.append(Heard(watch, mask))
+            found.append(InotifyEvent(watch, mask))
         return found
 
     def close(self) -> None:

@@ -20,10 +20,10 @@ from typing import Any
 
 from hfs.mountd.supervisor.daemons import Malformed, Program, field
 from hfs.mountd.supervisor.desk import Desk, DeskClient
-from hfs.mountd.supervisor.kept_overlay import KeptOverlay
+from hfs.mountd.supervisor.kept_overlay import MountOverlay
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.mounts import KeeperMount
 from hfs.mountd.supervisor.references import GONE_S, References
 from hfs.mountd.supervisor.source import CannotBecome
 from hfs.mountd.supervisor.succession import Starter, Succession
@@ -59,8 +59,8 @@ class KeeperOrder:
     linger_s: float = 0.0
     """How long one that is not permanent waits for the next command."""
     inherited: dict[str, Any] | None = None
-    """The mount of a keeper that was killed, as it told it (`KeptMount.bequest`), to go on with; `descriptors` besides:
-    the numbers of those that come with it."""
+    """The mount of a keeper that was killed, as it told it (`KeeperMount.inheritance`), to go on with; `descriptors`
+    besides: the numbers of those that come with it."""
     resend: bool = True
     """False: as on a kernel that cannot send requests again. For tests."""
     standby: bool = True
@@ -125,7 +125,7 @@ class Keeper:
         for descriptor in (order.given, order.giver):
             if descriptor >= 0:
                 os.set_inheritable(descriptor, False)  # daemons are handed what they need
-        self._mount = KeptMount(
+        self._mount = KeeperMount(
             config["mountpoint"],
             config["source"],
             options,
@@ -133,7 +133,7 @@ class Keeper:
             given_fd=order.given,
             foreign_pids=order.foreign_pids,
         )
-        self._overlay = KeptOverlay(self._mount, self._loop, self._log, noexec=options["noexec"])
+        self._overlay = MountOverlay(self._mount, self._loop, self._log, noexec=options["noexec"])
         self._starter = Starter(self._tell(answer), order.when_mounted, order.directory)
         self._succession = Succession(self._mount, program, self._starter, self._loop, self._log, standby=order.standby)
         self._descriptors: list[int] = [] if order.inherited is None else order.inherited["descriptors"]
@@ -280,9 +280,9 @@ class Keeper:
             return
         if what == "hold":
             linger_s = field(request, "linger_s", float, 0.0)
-            bequest, descriptors = self._bequest()
+            inheritance, descriptors = self._inheritance()
             users = references.hold(linger_s)
-            client.reply({"held": True, "bequest": bequest}, [*descriptors, users])
+            client.reply({"held": True, "bequest": inheritance}, [*descriptors, users])
             os.close(users)
             return
         if what == "hold-session":
@@ -291,12 +291,12 @@ class Keeper:
             references.hold_job(_job(request))
         client.reply({"held": True})
 
-    def _bequest(self) -> tuple[dict[str, Any], list[int]]:
+    def _inheritance(self) -> tuple[dict[str, Any], list[int]]:
         """What a command that holds the mount needs to have another keeper go on with it; nothing of a mount that
         somebody else has made: they start the next."""
-        bequest, descriptors = ({}, []) if self._mount.is_given else self._mount.bequest()
-        bequest |= {"given": self._succession.given, "overlay": self._overlay.told} if bequest else {}
-        return bequest, descriptors
+        inheritance, descriptors = ({}, []) if self._mount.is_given else self._mount.inheritance()
+        inheritance |= {"given": self._succession.given, "overlay": self._overlay.told} if inheritance else {}
+        return inheritance, descriptors
 
     def _status(self) -> dict[str, Any]:
         return {

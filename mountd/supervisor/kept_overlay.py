@@ -14,7 +14,7 @@ from hfs.mountd.supervisor.desk import Reply
 from hfs.mountd.supervisor.generations import Generations
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.mounts import KeeperMount
 from hfs.mountd.supervisor.overlay import Layers
 from hfs.mountd.supervisor.table import device_at
 
@@ -24,10 +24,10 @@ _UNMOUNTED_S = 1.0
 """In which whoever takes away the overlay may take away the mount too (`umount -R`)."""
 
 
-class KeptOverlay:
+class MountOverlay:
     """Of one mount; none until `begin`. Where there can be none, all is read through the daemon."""
 
-    def __init__(self, mount: KeptMount, loop: Loop, log: Log, *, noexec: bool) -> None:
+    def __init__(self, mount: KeeperMount, loop: Loop, log: Log, *, noexec: bool) -> None:
         self._mount = mount
         self._noexec = noexec
         self._loop = loop

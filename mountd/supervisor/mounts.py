@@ -25,7 +25,7 @@ _UNSEEN_DAEMONS = 1000
 and whoever inherits knows that of the daemon that served when it joined."""
 
 
-class KeptMount:
+class KeeperMount:
     """`open_source`, then `make`, before anything else."""
 
     def __init__(
@@ -99,7 +99,7 @@ class KeptMount:
         given_fd, self._given_fd = self._given_fd, -1
         return GivenConnection.take(given_fd, self.mountpoint)
 
-    def bequest(self) -> tuple[dict[str, Any], list[int]]:
+    def inheritance(self) -> tuple[dict[str, Any], list[int]]:
         """What another keeper needs to go on with this mount if this one is killed, and the descriptors that go with
         that; nothing, where no daemon can go on where another has ended."""
         if not self.takes_up:

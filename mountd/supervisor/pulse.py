@@ -29,7 +29,7 @@ _HUNG_S = 6.0
 """With the end of the process and the start of the next daemon some 8 s in all."""
 _MOST_S = 60.0
 """However busy the machine is."""
-_DOUBT_S = 2.0
+_SUSPECT_S = 2.0
 """What keeps the daemon from running is asked from here on: it takes a look at each of its threads."""
 
 _BEAT = struct.Struct("=QQ48x")
@@ -122,8 +122,8 @@ class Pulse:
         ran_s = 0.0 if self._looked_s is None else min(LOOK_S, now_s - self._looked_s)
         self._looked_s = now_s
         still = self._stand_still(is_asked=is_asked)
-        doubted = any(self._still[which].counted_s >= _DOUBT_S for which in still if which in self._still)
-        could_s = ran_s - (self._process.hindered_s(ran_s) if doubted else 0.0)
+        is_suspect = any(self._still[which].counted_s >= _SUSPECT_S for which in still if which in self._still)
+        could_s = ran_s - (self._process.hindered_s(ran_s) if is_suspect else 0.0)
         none = Still(0.0, 0.0)
         self._still = {
             which: Still(before.counted_s + could_s, before.passed_s + ran_s)

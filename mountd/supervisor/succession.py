@@ -21,7 +21,7 @@ from hfs.mountd.supervisor.daemons import Daemon, Program
 from hfs.mountd.supervisor.desk import Reply
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.mounts import KeeperMount
 from hfs.mountd.supervisor.pulse import Watch
 from hfs.mountd.supervisor.refusing import Refusing
 from hfs.mountd.supervisor.takeover import TakeOver, TakeOverRefused
@@ -105,7 +105,7 @@ class Succession:
     """`begin`, then turn the loop until there is a `code`, then `close`."""
 
     def __init__(
-        self, mount: KeptMount, program: Program, starter: Starter, loop: Loop, log: Log, *, standby: bool
+        self, mount: KeeperMount, program: Program, starter: Starter, loop: Loop, log: Log, *, standby: bool
     ) -> None:
         """`standby`: one daemon more waits for the next crash."""
         self.children = Children(loop, log, self._heard, self._gone)

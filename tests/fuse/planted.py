@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from hfs.mountd.ledger.record import Grant, write_grant
+from hfs.mountd.ledger.record import Quota, write_grant
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import mountinfo
 from tests.fuse.harness import environment, hfs_command
@@ -248,7 +248,7 @@ def stop_what_becomes_us() -> None:
 
 def leave_an_old_cache() -> None:
     record = os.open(CACHE / "ledger" / OLD_CACHE, os.O_RDWR | os.O_CREAT, 0o644)
-    write_grant(record, Grant(1 << 20, 1 << 20, 1))
+    write_grant(record, Quota(1 << 20, 1 << 20, 1))
     os.mkdir(CACHE / OLD_CACHE, 0o700)
 
 

@@ -25,7 +25,7 @@ FAULTS = {
     "staging: watch of the disk": "hfs.mountd.cache.evictor:Evictor.look",
     "staging: last uses": "hfs.mountd.cache.rows:RowUpdates.flush",
     "sweep of names": "hfs.mountd.namespace.nodes.names:Names.sweep",
-    "second looks": "hfs.mountd.source.doubts:Doubts.run",
+    "second looks": "hfs.mountd.source.second_looks:SecondLooks.run",
     "prefetch": "hfs.mountd.fetch.prefetch:Prefetch.run",
     "prefetch worker": "hfs.mountd.fetch.prefetch:Prefetch._next_work",
     "hints": "hfs.mountd.hints.hints:HintFollower.run",

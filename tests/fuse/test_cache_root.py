@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from hfs.mountd.ledger import CacheRoot, Grant, Ledger, ServedSource
+from hfs.mountd.ledger import CacheRoot, Ledger, Quota, ServedSource
 from hfs.mountd.ledger.record import write_grant
 from tests.fuse.harness import Hfs, HfsMount, drop_pages, here, must_here
 from tests.fuse.injection import SETTLED_CLOCK, injected, setting
@@ -119,7 +119,7 @@ def test_a_root_is_made_smaller_by_what_was_used_longest_ago(tmp_path: Path, hfs
         ledger = Ledger(root_fd)
         os.close(root_fd)
         (newest,) = (entry for entry in ledger.listed() if entry.grant.used_s > 1000)
-        with_time = Grant(newest.grant.used_bytes, newest.grant.used_bytes, number)
+        with_time = Quota(newest.grant.used_bytes, newest.grant.used_bytes, number)
         with (cache / "ledger" / newest.name).open("r+b") as record:
             write_grant(record.fileno(), with_time)
         ledger.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.ledger import Grant, ServedSource
+from hfs.mountd.ledger import Quota, ServedSource
 from hfs.mountd.ledger.record import write_grant, write_serving
 from hfs.mounting import keeper
 from tests.fuse.harness import children, environment, hfs_command, kill, must, wait_gone
@@ -127,7 +127,7 @@ def test_records_of_other_users_keep_nobody_from_going_on_and_end_nothing(source
         mountpoint = os.fsencode(str(kept.status["mountpoint"]))
         fd = os.open(ledger / "4242-0123456789abcdef", os.O_RDWR | os.O_CREAT, 0o644)
         stack.callback(os.close, fd)
-        write_grant(fd, Grant(0, 0, 0))
+        write_grant(fd, Quota(0, 0, 0))
         write_serving(fd, ServedSource(source=b"/", device=1, inode=1, mountpoint=mountpoint, pid=innocent.pid))
         os.fchown(fd, 4242, 4242)
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -19,8 +19,8 @@ from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.seen import SeenNames, seen_names
 from hfs.mountd.core.version import Version
-from hfs.mountd.source.doubts import Doubts
 from hfs.mountd.source.listing import Listing
+from hfs.mountd.source.second_looks import SecondLooks
 from hfs.policies.geometry import Extent
 from tests.support.pattern import pattern
 
@@ -56,7 +56,7 @@ class FakeSource:
         self.source_id = ID
         self.metadata = self.listings = self.files = self
         self.directories = self.idle_files = self.file_systems = self
-        self.doubts = Doubts(Metrics(), ttl_s=60)
+        self.second_looks = SecondLooks(Metrics(), ttl_s=60)
         self.tree: dict[bytes, Attributes] = {b"": attributes(2, mode=stat.S_IFDIR | 0o755)}
         self.targets: dict[bytes, bytes] = {}
         self.calls: list[tuple[str, bytes]] = []

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from hfs.mountd.cache import ToldObjects
+from hfs.mountd.cache import ExposedObjects
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.metrics import Metrics
@@ -184,7 +184,7 @@ async def daemon(
         )
         everybody: Any = SimpleNamespace(all_may_open=lambda _node: True)
         nothing_told: Any = None
-        changed = ChangedNames(ToldObjects(nothing_told, None), nothing_told)
+        changed = ChangedNames(ExposedObjects(nothing_told, None), nothing_told)
         modes = OpenModes(namespace, cache, io_mode, nobody, sent_away, queue, metrics, changed)
         observers = OpenObservers(
             recorder,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.namespace.kept import KeptFiles
+from hfs.mountd.namespace.kept import StoredFiles
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.node import Node
 from tests.support.fake_slots import FakeSlotTable
@@ -21,7 +21,7 @@ async def made(
     strict: bool = False,
     names_at_most: int = 1 << 20,
     slot_table: FakeSlotTable | None = None,
-    kept: KeptFiles | None = None,
+    kept: StoredFiles | None = None,
     changed: Callable[[Node], object] = lambda _node: None,
     gone: Sequence[Callable[[Node], object]] = (),
 ) -> tuple[Namespace, Metrics]:

@@ -7,8 +7,8 @@ believes an object that still has it. An object without its stamp is not wrong; 
 verified by its checksum before it is used (by the reader).
 
 Our own changes move the stamp too: a chunk is written, a hole is punched. Of each object one such change is under way
-at a time (`Turns`). It begins with a look whether the stamp is still the one of the change before, and ends with the
-new one. If another program was in between, nothing that was verified before counts any more. What is changed in the
+at a time (`ObjectLocks`). It begins with a look whether the stamp is still the one of the change before, and ends with
+the new one. If another program was in between, nothing that was verified before counts any more. What is changed in the
 milliseconds of a change of ours in the same object cannot be told from it; the scrub finds it.
 
 A file system that stamps whole seconds (ext4 with small inodes) tells nobody what was changed twice in a second: its
@@ -88,7 +88,7 @@ class Change:
         self.after = stamp_of(fd, self._size)
 
 
-class Turns:
+class ObjectLocks:
     """Who may change which object now. Event loop only."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Turns:
         change, file.changing = file.changing, None
         assert change is not None
         if not change.before == change.expected == file.stamp or change.after is None:
-            file.doubt()
+            file.suspect()
         file.stamp = change.after
         self.freed.unpark_all()
         self._next.unpark_all()
@@ -188,7 +188,7 @@ class ReclaimQueue:
         """The object of the file is gone from the disk: so are all its chunks. The next put makes it anew."""
         if file.object_id is not None:
             file.created = False
-            file.doubt()
+            file.suspect()
             self.descriptors.drop(file.object_id)
             self.give_up(file, list(file.present))
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import trio
 
 from hfs.mountd.cache.index import Index, IndexFailed
-from hfs.mountd.cache.objects.changes import Turns
+from hfs.mountd.cache.objects.changes import ObjectLocks
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import WritePace
@@ -316,7 +316,7 @@ class Threads:
 
 
 class Trust(Protocol):
-    """Whether what the source gave was right, as far as that is known; see `mountd/source/doubts.py`."""
+    """Whether what the source gave was right, as far as that is known; see `mountd/source/second_looks.py`."""
 
     def holds(self, version: Version) -> bool:
         """Bytes of this version are in doubt: what is written of it waits."""
@@ -366,4 +366,4 @@ class CacheContext:
     clock: Callable[[], float]
     """Seconds since the epoch."""
     others: Others = NOBODY
-    turns: Turns = field(default_factory=Turns)
+    turns: ObjectLocks = field(default_factory=ObjectLocks)

@@ -145,7 +145,7 @@ class StagedFile:
     """With that stamp all present chunks are right: an object that has it may be handed to the kernel."""
     verified: ChunkSet = field(init=False)
     """Chunks that this daemon has written, or whose checksum it has seen, with that stamp."""
-    doubts: int = 0
+    suspicions: int = 0
     """Grows whenever nothing is known of the object any more: a read that was under way then says nothing of it."""
     recorded: Stamp | None = None
     """What the index holds."""
@@ -249,13 +249,13 @@ class StagedFile:
         self.verified.add(index)
         self.sound = self.sound or self.verified.includes(self.present)
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         """The object may have been changed by others: nothing is known of its chunks any more."""
         recall(self)
         self.stamp = None
         self.sound = False
         self.verified.clear()
-        self.doubts += 1
+        self.suspicions += 1
 
     def bar(self, index: int) -> None:
         """Chunk `index` is not to be put until `unbar`."""
@@ -288,7 +288,7 @@ class StagedFile:
         held = self.object_id, self.room_bytes
         self.present.clear()
         self.committed.clear()
-        self.doubt()
+        self.suspect()
         self.recorded = None
         self.object_id = None
         self.created = self.has_row = False

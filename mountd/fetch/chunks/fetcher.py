@@ -21,7 +21,7 @@ from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.flight import SingleFlight
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
-from hfs.mountd.fetch.chunks.held import ChunkKey, HeldChunks
+from hfs.mountd.fetch.chunks.held import ChunkKey, ChunkMemory
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import PagePusher, Push
 from hfs.mountd.fetch.chunks.turns import FetchTurns
@@ -55,7 +55,7 @@ class Fetcher:
         self,
         source: Source,
         cache: Cache,
-        held: HeldChunks,
+        held: ChunkMemory,
         pusher: PagePusher,
         owners: Owners,
         metrics: Metrics,

@@ -105,7 +105,7 @@ class Blocks:
         self._hot.clear()
 
 
-class HeldChunks:
+class ChunkMemory:
     """Event loop only. `time_limit_s`: how long a reader may wait for memory (infinite: for ever)."""
 
     def __init__(self, buffers: Buffers, *, time_limit_s: float) -> None:

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.version import Version
 
-NODE, FILE, DIRECTORY, MOUNT, DOUBT = 1, 2, 3, 4, 5
-"""DOUBT has no value: what was read of the node's version may be wrong, and so may the kernel's pages of it."""
+NODE, FILE, DIRECTORY, MOUNT, UNCERTAIN = 1, 2, 3, 4, 5
+"""UNCERTAIN has no value: what was read of the node's version may be wrong, and so may the kernel's pages of it."""
 
 _LAST = (1 << 63) - 1
 
@@ -38,8 +38,8 @@ class NodeFact(NamedTuple):
     attributes: Attributes
     version: Version | None
     """None of a directory."""
-    doubted: bool = False
-    """By a DOUBT; not part of the value."""
+    uncertain: bool = False
+    """By a UNCERTAIN; not part of the value."""
 
     def value(self) -> bytes:
         """For the log."""

@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from hfs.mountd.namespace.journal.facts import (
     DIRECTORY,
-    DOUBT,
     FILE,
     MOUNT,
     NODE,
+    UNCERTAIN,
     DirectoryFact,
     HandleFact,
     MountFact,
@@ -71,7 +71,7 @@ def read_inherited(log: JournalLog) -> Inherited:
     files: list[HandleFact] = []
     directories: list[DirectoryFact] = []
     mount = MountFact()
-    doubts: set[int] = set()
+    uncertain: set[int] = set()
     for kind, number, value in log.items():
         if kind == NODE:
             facts[number] = NodeFact.read(number, value)
@@ -81,9 +81,9 @@ def read_inherited(log: JournalLog) -> Inherited:
             directories.append(DirectoryFact.read(number, value))
         elif kind == MOUNT:
             mount = MountFact.read(value)
-        elif kind == DOUBT:
-            doubts.add(number)
-    nodes = [fact._replace(doubted=fact.node_id in doubts) for fact in _parents_first(facts)]
+        elif kind == UNCERTAIN:
+            uncertain.add(number)
+    nodes = [fact._replace(uncertain=fact.node_id in uncertain) for fact in _parents_first(facts)]
     kept = {fact.node_id: fact for fact in nodes}
     inherited = Inherited(
         nodes,
@@ -93,8 +93,8 @@ def read_inherited(log: JournalLog) -> Inherited:
     )
     for node_id in facts.keys() - kept.keys():
         log.drop(NODE, node_id)
-    for node_id in doubts - kept.keys():
-        log.drop(DOUBT, node_id)
+    for node_id in uncertain - kept.keys():
+        log.drop(UNCERTAIN, node_id)
     for lost in set(files).difference(inherited.files):
         log.drop(FILE, lost.number)
     for shut in set(directories).difference(inherited.directories):

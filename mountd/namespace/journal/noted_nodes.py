@@ -19,7 +19,7 @@ from typing import Protocol
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.version import Version, is_lasting
-from hfs.mountd.namespace.journal.facts import DOUBT, MOUNT, NODE, MountFact, NodeFact
+from hfs.mountd.namespace.journal.facts import MOUNT, NODE, UNCERTAIN, MountFact, NodeFact
 from hfs.mountd.namespace.journal.writer import JournalWriter
 
 
@@ -113,7 +113,7 @@ class NotedNodes:
         self._leaves: OrderedDict[int, None] = OrderedDict()
         """Directories with nothing below them and not open."""
         self._directories = 0
-        self._doubted = {fact.node_id for fact in inherited if fact.doubted}
+        self._uncertain = {fact.node_id for fact in inherited if fact.uncertain}
         for fact in inherited:
             self._enter(fact.node_id, _Noted(fact.parent_id, fact.name, is_directory=fact.version is None))
         for node_id, noted in self._noted.items():
@@ -164,15 +164,15 @@ class NotedNodes:
         self._settled(node_id, noted)
         self._bound(node_id)
 
-    def doubt(self, node_id: int, *, doubted: bool) -> None:
+    def note_uncertain(self, node_id: int, *, uncertain: bool) -> None:
         """Whether what was read of a noted node may be wrong: then no later daemon's opens are to see its pages."""
-        if node_id not in self._noted or doubted == (node_id in self._doubted):
+        if node_id not in self._noted or uncertain == (node_id in self._uncertain):
             return
-        if not doubted:
-            self._doubted.discard(node_id)
-            self._writer.drop(DOUBT, node_id)
-        elif self._writer.put(DOUBT, node_id, b""):
-            self._doubted.add(node_id)
+        if not uncertain:
+            self._uncertain.discard(node_id)
+            self._writer.drop(UNCERTAIN, node_id)
+        elif self._writer.put(UNCERTAIN, node_id, b""):
+            self._uncertain.add(node_id)
 
     def opened(self, node_id: int) -> None:
         """A handle of this noted node is noted."""
@@ -202,7 +202,7 @@ class NotedNodes:
         self._directories = 0
         for table in (self._noted, self._idle_files, self._leaves):
             table.clear()
-        self._doubted.clear()
+        self._uncertain.clear()
 
     # -- which ones stay ----------------------------------------------------------------------------------------------
 
@@ -217,9 +217,9 @@ class NotedNodes:
         self._idle_files.pop(node_id, None)
         self._leaves.pop(node_id, None)
         self._writer.drop(NODE, node_id)
-        if node_id in self._doubted:
-            self._doubted.discard(node_id)
-            self._writer.drop(DOUBT, node_id)
+        if node_id in self._uncertain:
+            self._uncertain.discard(node_id)
+            self._writer.drop(UNCERTAIN, node_id)
         self._detached(noted)
 
     def _attached(self, noted: _Noted) -> None:

@@ -57,7 +57,7 @@ class Slots:
         self.table = table
         """What needs no node asks it."""
         self._nodes = nodes
-        self._rewritten = source.doubts.rewritten
+        self._rewritten = source.second_looks.rewritten
         self.source_id = source.source_id
         self._at_most = at_most
         self._ttl_s = ttl_s

@@ -34,12 +34,12 @@ class NodeTable:
     """`len()`: how many nodes the kernel knows."""
 
     def __init__(
-        self, journal: Journal, doubts: Callable[[Version], bool], gone: Sequence[Callable[[Node], object]] = ()
+        self, journal: Journal, is_uncertain: Callable[[Version], bool], gone: Sequence[Callable[[Node], object]] = ()
     ) -> None:
-        """`doubts(version)`: what was read of it may be wrong; see `source.doubts`. All of `gone` are told of each node
-        that is let go, perhaps twice."""
+        """`is_uncertain(version)`: what was read of it may be wrong; see `source.second_looks`. All of `gone` are
+        told of each node that is let go, perhaps twice."""
         self._journal = journal
-        self._doubts = doubts
+        self._is_uncertain = is_uncertain
         self._gone = gone
         self._by_id: dict[int, Node] = {}
         self._by_version: dict[Version, Node] = {}
@@ -178,9 +178,9 @@ class NodeTable:
             self.note(above)
         self._journal.nodes.note(node)
         if node.version is not None:
-            self._journal.nodes.doubt(node.id, doubted=self._doubts(node.version))
+            self._journal.nodes.note_uncertain(node.id, uncertain=self._is_uncertain(node.version))
 
-    def doubt(self, version: Version, *, doubted: bool) -> None:
+    def note_uncertain(self, version: Version, *, uncertain: bool) -> None:
         """Whether what was read of `version` may be wrong."""
         for node in self.of_version(version):
-            self._journal.nodes.doubt(node.id, doubted=doubted)
+            self._journal.nodes.note_uncertain(node.id, uncertain=uncertain)

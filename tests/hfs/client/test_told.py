@@ -14,7 +14,7 @@ from hfs.cli.render import render_tree
 from hfs.cli.situation import situation_of
 from hfs.cli.status_screen import run_lines, screen
 from hfs.client.client import Client, DaemonSilent
-from hfs.client.told import Nonsense, ToldByKeeper, ToldStatus, check, decode_json
+from hfs.client.told import Nonsense, ReportedByKeeper, ReportedStatus, check, decode_json
 from hfs.mountd.core.config import Config
 from hfs.mountd.wire.protocol import Message, Result, encode
 from hfs.policies.diagnosis.causes import found
@@ -78,13 +78,13 @@ def show(status: dict[str, Any]) -> list[str]:
 @pytest.mark.slow
 def test_what_is_let_through_can_be_shown() -> None:
     """One line each; and what a daemon of ours says is let through."""
-    check(WHOLE, ToldStatus)
+    check(WHOLE, ReportedStatus)
     assert show(WHOLE)
     random_, let_through = random.Random(7), 0
     for _ in range(800):
         status = changed(WHOLE, random_)
         try:
-            check(status, ToldStatus)
+            check(status, ReportedStatus)
         except Nonsense as error:
             assert str(error).isprintable()
             continue
@@ -132,7 +132,7 @@ def test_texts_of_a_refusal_are_one_line(tmp_path: Path) -> None:
 )
 def test_a_keeper_that_makes_no_sense(said: dict[str, Any]) -> None:
     with pytest.raises(Nonsense):
-        check(said, ToldByKeeper)
+        check(said, ReportedByKeeper)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b'{"a": NaN}', b"\xff", b'{"a": 1}x'])

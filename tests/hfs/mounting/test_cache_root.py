@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.ledger import Claims, Grant, Listed, ServedSource
+from hfs.mountd.ledger import Listed, Quota, QuotaRequest, ServedSource
 from hfs.mountd.wire.protocol import Result, encode
 from hfs.mounting.offline import held
 
-GRANT = Grant(10, 7, 1)
+GRANT = Quota(10, 7, 1)
 
 
 def entry(path: Path, owner: int) -> Listed:
     serving = ServedSource(source=b"/s", device=1, inode=2, control=os.fsencode(path))
-    return Listed(f"{owner}-a", GRANT, serving, True, Claims(3, 0))
+    return Listed(f"{owner}-a", GRANT, serving, True, QuotaRequest(3, 0))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 from hfs.mountd.core import socket_places
 from hfs.mounting import keeper, processes
-from hfs.mounting.keeper import FoundKeeper, HeldMount
+from hfs.mounting.keeper import FoundKeeper, MountReference
 
 UID = os.geteuid()
 
@@ -160,7 +160,7 @@ def test_a_keeper_that_does_not_listen_any_more_has_ended(place: Path, monkeypat
 
         monkeypatch.setattr(processes, "wait_gone", wait)
         kept = FoundKeeper(str(place / "a.keeper"), UID, dying.pid, {})
-        held = HeldMount(kept, os.pidfd_open(dying.pid), {"device": "0:7"}, [os.dup(users)])
+        held = MountReference(kept, os.pidfd_open(dying.pid), {"device": "0:7"}, [os.dup(users)])
         assert held.leave() is None
         with open(f"/proc/self/fd/{users}", "rb") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)  # we hold it still

@@ -12,7 +12,7 @@ import trio
 from hfs.mountd.cache import CacheSettings, open_cache
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.ledger import CacheRoot
-from hfs.mountd.ledger.record import Grant, write_grant
+from hfs.mountd.ledger.record import Quota, write_grant
 from hfs.sweeping import TimeForOthers, caches
 
 DAY_S = 86400.0
@@ -24,7 +24,7 @@ def add_cache(root_path: Path, name: str, age_s: float, uid: int) -> None:
     root = CacheRoot(str(root_path))
     try:
         fd = os.open(f"{root_path}/ledger/{name}", os.O_RDWR | os.O_CREAT, 0o644)
-        write_grant(fd, Grant(4096, 4096, int(time.time() - age_s)))
+        write_grant(fd, Quota(4096, 4096, int(time.time() - age_s)))
         os.fchown(fd, uid, -1)
         os.close(fd)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.core import socket_places
-from hfs.mountd.ledger import Grant, Ledger, Listed
+from hfs.mountd.ledger import Ledger, Listed, Quota
 from hfs.mounting import jobs, keeper, mountinfo, taking_away
 from hfs.mounting.mountinfo import Mount
 from hfs.sweeping import TimeForOthers, caches, daemons, mounts, sockets
@@ -104,7 +104,7 @@ def test_daemons(what: str, clock: Clock, there: list[Mount], monkeypatch: pytes
 def test_caches(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user may stop the process that empties them; one may have the numbers of many."""
     names = [f"{uid}-{'a' * 16}" for uid in range(100_000, 100_100)]
-    entries = [Listed(name, Grant(2, 2, 1), None, running=False) for name in names]
+    entries = [Listed(name, Quota(2, 2, 1), None, running=False) for name in names]
     monkeypatch.setattr(Ledger, "listed", lambda _self: entries)
 
     def evicted(_root: str, _expire_s: float, uid: int, limit_s: float) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.cache.grants import Grants
+from hfs.mountd.cache.grants import CacheQuota
 from hfs.mountd.cache.objects.context import Room
 from hfs.mountd.cache.objects.disk import DiskSpace
-from hfs.mountd.ledger import Claims, Grant, Ledger, Registration, ServedSource
+from hfs.mountd.ledger import Ledger, Quota, QuotaRequest, Registration, ServedSource
 from hfs.mountd.ledger.root import CacheRoot
 from tests.conftest import Logs
 
@@ -44,19 +44,21 @@ class Node:
         self.evicted: list[tuple[str, int]] = []
         self._registrations: list[Registration] = []
 
-    async def cache(self, name: str, used_bytes: int = 0, size_bytes: int | None = SIZE, looks: bool = True) -> Grants:
+    async def cache(
+        self, name: str, used_bytes: int = 0, size_bytes: int | None = SIZE, looks: bool = True
+    ) -> CacheQuota:
         """A running one. `looks`: it goes on, and sees what others lack."""
         served = ServedSource(source=name.encode(), device=1, inode=len(self._registrations))
         registration = self.ledger.register(named(name), served, size_bytes)
         self._registrations.append(registration)
-        grants = Grants(registration, self.evict_idle, at_once)
+        grants = CacheQuota(registration, self.evict_idle, at_once)
         self.rooms[name] = room = Room(size_bytes, used_bytes, SPACE)
         await grants.begin(room)
         if looks:
             trio.lowlevel.spawn_system_task(self._look, grants, room)
         return grants
 
-    async def _look(self, grants: Grants, room: Room) -> None:
+    async def _look(self, grants: CacheQuota, room: Room) -> None:
         async def evict() -> None:
             await trio.lowlevel.checkpoint()
             room.release(room.over_bytes())
@@ -76,7 +78,7 @@ class Node:
     def idle(self, name: str, used_bytes: int, used_s: int = 0) -> None:
         """One without a daemon."""
         registration = self.ledger.register(named(name), ServedSource(source=b"/", device=1, inode=99), SIZE)
-        registration.write(Grant(used_bytes, used_bytes, used_s))
+        registration.write(Quota(used_bytes, used_bytes, used_s))
         registration.close()
 
     def granted(self) -> dict[str, int]:
@@ -204,8 +206,8 @@ async def test_nobody_heeds_what_the_records_of_others_say(node: Node, tmp_path:
     """They say themselves what they hold, and what they lack; and ours give up room all the same."""
     theirs = f"4242-{0:016x}"
     registration = node.ledger.register(theirs, ServedSource(source=b"/", device=1, inode=2, control=b"/s"), SIZE)
-    registration.write(Grant(1 << 62, 1 << 62, 0))
-    registration.claim(Claims(0, 1 << 62))
+    registration.write(Quota(1 << 62, 1 << 62, 0))
+    registration.claim(QuotaRequest(0, 1 << 62))
     os.chown(tmp_path / "root" / "ledger" / theirs, 4242, 4242)
     if not running:
         registration.close()

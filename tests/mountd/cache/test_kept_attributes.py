@@ -12,7 +12,7 @@ import trio
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.index import Folder
-from hfs.mountd.cache.kept_attributes import KeptAttributes
+from hfs.mountd.cache.kept_attributes import StoredAttributes
 from hfs.mountd.cache.objects.reads import right_objects
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.seen import attributes_of
@@ -39,7 +39,7 @@ async def stage(staging: Cache, seed: int, size: int = 3000) -> StagedFile:
     return file
 
 
-def kept_of(staging: Cache) -> KeptAttributes:
+def kept_of(staging: Cache) -> StoredAttributes:
     kept = staging.attributes.of_source(SOURCE, DEVICE)
     assert kept is not None
     return kept
@@ -50,7 +50,7 @@ def rows(staging: Cache) -> int:
     return int(staging.context.index.database.reader.execute("SELECT count(*) FROM attributes").fetchone()[0])
 
 
-async def names(kept: KeptAttributes, directory: Attributes = DIRECTORY) -> dict[bytes, Attributes | None]:
+async def names(kept: StoredAttributes, directory: Attributes = DIRECTORY) -> dict[bytes, Attributes | None]:
     found: dict[bytes, Attributes | None] = {}
     last = b""
     while (page := await kept.page(directory, last)) is not None:

@@ -47,8 +47,8 @@ async def test_what_is_in_doubt_is_served_and_committed_once_it_is_believed(tmp_
         assert await staging.evictions.evict_paths([b""]) == (1, staging.statistics().room_bytes)
         check(1, 0, await staging.reader.read(file, Extent(0, SIZE)))
         doubts.held.clear()
-        staging.committer.believe(file.version)
-        await staging.committer.wait_believed(file.version)
+        staging.committer.confirm(file.version)
+        await staging.committer.wait_confirmed(file.version)
         assert await rows(staging) == [1]
         assert file.durable
     assert await verify(str(tmp_path)) == -(-SIZE // CHUNK_BYTES)

@@ -335,7 +335,7 @@ async def test_chunks_of_zeros_alone_are_staged_without_a_write(tmp_path: Path) 
     async with healthy_staging(tmp_path, operations=operations) as staging:
         file = await staging.files.get(version_of(1, size))
         await check_it(staging, file)
-        file.doubt()
+        file.suspect()
         for index in range(count):
             await staging.reader.verify(file, index)
         assert file.sound

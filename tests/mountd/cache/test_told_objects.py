@@ -11,7 +11,7 @@ import trio
 
 from hfs.mountd.cache import StagedFile
 from hfs.mountd.cache.generation import Makers
-from hfs.mountd.cache.told_objects import ToldObjects
+from hfs.mountd.cache.told_objects import ExposedObjects
 from hfs.mountd.files import ChangedNames
 from hfs.mountd.kernel import XattrAnswers
 from tests.support.faults import (
@@ -404,9 +404,9 @@ class Found:
         return found
 
 
-def watching() -> tuple[ToldObjects, Found]:
+def watching() -> tuple[ExposedObjects, Found]:
     found: Any = Found()
-    return ToldObjects(found, None), found
+    return ExposedObjects(found, None), found
 
 
 async def test_a_look_that_was_overtaken_by_another_says_nothing() -> None:

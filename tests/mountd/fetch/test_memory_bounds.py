@@ -9,7 +9,7 @@ from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.memory import Memory
 from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import PagePusher, Push
-from hfs.mountd.fetch.chunks.held import HeldChunks
+from hfs.mountd.fetch.chunks.held import ChunkMemory
 from hfs.mountd.namespace import Node
 from hfs.policies.geometry import Extent
 from tests.support.small_parts import CHUNK, SIZE, parts_of, tree
@@ -20,7 +20,7 @@ VERSION = Version("f" * 16, 1, 4 * CHUNK, 1, 1)
 async def test_a_reader_gets_the_memory_of_what_is_only_kept_for_a_while() -> None:
     for soon in (False, True):
         buffers = Buffers(4 * CHUNK, CHUNK)
-        held = HeldChunks(buffers, time_limit_s=1)
+        held = ChunkMemory(buffers, time_limit_s=1)
         taken = [await buffers.take(CHUNK, urgent=True) for _ in range(4)]
         held.keep((VERSION, 0), taken.pop(), soon=soon)
         assert held.chunk(VERSION, 0) is not None

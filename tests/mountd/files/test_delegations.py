@@ -128,7 +128,7 @@ async def test_reads_of_what_is_staged_are_answered_without_us() -> None:
         assert not plane.reads
         assert parts.read_path.read_nowait(handle, 0, 10) is not None
         assert plane.reads, "and delegated again"
-        handle.file.doubt()
+        handle.file.suspect()
         assert not plane.reads
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.ledger import Claims, Grant, Ledger, LedgerBusy, ServedSource, folder
+from hfs.mountd.ledger import Ledger, LedgerBusy, Quota, QuotaRequest, ServedSource, folder
 from hfs.mountd.ledger import ledger as ledger_module
 from hfs.mountd.ledger.record import read_claims, read_grant, read_serving, write_claims, write_grant, write_serving
 
@@ -144,15 +144,15 @@ def test_two_threads_look_at_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
 def test_damaged_records_are_not_believed(tmp_path: Path, ledger: Ledger) -> None:
     path = tmp_path / "record"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    write_grant(fd, Grant(5, 3, 1))
-    write_claims(fd, Claims(7, 9))
+    write_grant(fd, Quota(5, 3, 1))
+    write_claims(fd, QuotaRequest(7, 9))
     write_serving(fd, SOURCE)
-    assert (read_grant(fd), read_claims(fd), read_serving(fd)) == (Grant(5, 3, 1), Claims(7, 9), SOURCE)
+    assert (read_grant(fd), read_claims(fd), read_serving(fd)) == (Quota(5, 3, 1), QuotaRequest(7, 9), SOURCE)
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
         assert read_serving(fd) is None
-        assert read_grant(fd) == (Grant(5, 3, 1) if cut >= 40 else None)
+        assert read_grant(fd) == (Quota(5, 3, 1) if cut >= 40 else None)
         assert read_claims(fd) == ((7, 9) if cut >= 536 else (0, 0))
     for place in range(40):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])

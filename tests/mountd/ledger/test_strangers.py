@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hfs.mountd.ledger import CacheRoot, Grant, Ledger, LedgerBusy, ServedSource, folder
+from hfs.mountd.ledger import CacheRoot, Ledger, LedgerBusy, Quota, ServedSource, folder
 from hfs.mountd.ledger import ledger as ledger_module
 from hfs.mountd.ledger.record import write_grant, write_serving
 from tests.fuse.users import needs_root
@@ -92,7 +92,7 @@ def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder.time, "sleep", lambda _seconds: None)
 
 
-def write_record(path: Path, grant: Grant, owner: int = STRANGER) -> None:
+def write_record(path: Path, grant: Quota, owner: int = STRANGER) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     write_grant(fd, grant)
     write_serving(fd, SOURCE)
@@ -102,7 +102,7 @@ def write_record(path: Path, grant: Grant, owner: int = STRANGER) -> None:
 
 @pytest.mark.parametrize("size", [1, 1 << 62, 0])
 def test_the_size_of_another_user_is_his_own(root: Path, ledger: Ledger, size: int) -> None:
-    write_record(root / "ledger" / "size", Grant(size))
+    write_record(root / "ledger" / "size", Quota(size))
     assert ledger.size_bytes() is None
     registration = ledger.register(OURS, SOURCE, SIZE)
     assert registration.take(SIZE // 2, 1).granted_bytes >= SIZE // 2
@@ -111,7 +111,7 @@ def test_the_size_of_another_user_is_his_own(root: Path, ledger: Ledger, size: i
 
 
 def test_a_plain_user_has_a_size_beside_that_of_another(root: Path) -> None:
-    write_record(root / "ledger" / "size", Grant(1))
+    write_record(root / "ledger" / "size", Quota(1))
 
     def work() -> None:
         with opened(Path()) as ledger:
@@ -126,7 +126,7 @@ def test_grants_of_others_keep_room_from_us_and_take_none(root: Path, ledger: Le
     registration = ledger.register(OURS, SOURCE, SIZE)
     had = registration.take(0, SIZE // 2).granted_bytes
     for number in range(300):
-        write_record(root / "ledger" / f"{STRANGER}-{number:016x}", Grant((1 << 62) + number, 1 << 62, 1 << 62))
+        write_record(root / "ledger" / f"{STRANGER}-{number:016x}", Quota((1 << 62) + number, 1 << 62, 1 << 62))
     taken = registration.take(had, SIZE // 4)
     assert taken.granted_bytes == had
     assert registration.take(had, 0).granted_bytes == had

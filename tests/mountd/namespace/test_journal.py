@@ -77,18 +77,18 @@ def test_a_node_in_doubt_is_known_as_such_until_it_is_believed_or_gone() -> None
     memory = Memory()
     journal = memory.journal()
     file, other = a_file(20, ROOT, b"f"), a_file(21, ROOT, b"g")
-    journal.nodes.doubt(file.id, doubted=True)  # not noted: the next daemon will not know it anyway
+    journal.nodes.note_uncertain(file.id, uncertain=True)  # not noted: the next daemon will not know it anyway
     for node in (ROOT, file, other):
         journal.nodes.note(node)
-    assert not any(fact.doubted for fact in memory.inherited().nodes)
+    assert not any(fact.uncertain for fact in memory.inherited().nodes)
     for node in (file, other):
-        journal.nodes.doubt(node.id, doubted=True)
-    journal.nodes.doubt(other.id, doubted=False)
-    assert [fact.node_id for fact in memory.inherited().nodes if fact.doubted] == [20]
+        journal.nodes.note_uncertain(node.id, uncertain=True)
+    journal.nodes.note_uncertain(other.id, uncertain=False)
+    assert [fact.node_id for fact in memory.inherited().nodes if fact.uncertain] == [20]
     again = memory.journal(1)
     again.nodes.gone(file.id)
     again.nodes.note(file)
-    assert not any(fact.doubted for fact in memory.inherited().nodes)
+    assert not any(fact.uncertain for fact in memory.inherited().nodes)
 
 
 def test_of_too_many_the_oldest_that_nothing_needs_go() -> None:

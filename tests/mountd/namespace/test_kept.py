@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from hfs.mountd.cache import KeptPage
+from hfs.mountd.cache import StoredPage
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
@@ -41,14 +41,14 @@ class Kept:
         now = self._source.tree[b"d"]
         return (directory.inode, directory.mtime_ns) == (now.inode, now.mtime_ns)
 
-    async def page(self, directory: Attributes, after_name: bytes, /) -> KeptPage | None:
+    async def page(self, directory: Attributes, after_name: bytes, /) -> StoredPage | None:
         self.asked.append((directory.inode, after_name))
         await trio.sleep(self.page_s)
         names = [name for name in self._kept if name > after_name][: self._at_once] if self._has(directory) else []
         if not names:
             return None
         seen = [seen_as(self.tree[b"d/" + name]) for name in names]
-        return KeptPage(names, b"".join(seen), [int(name) + 1 for name in names], names[-1])
+        return StoredPage(names, b"".join(seen), [int(name) + 1 for name in names], names[-1])
 
     def named_nowait(self, directory: Attributes, name: bytes, /) -> Attributes | None:
         self.asked_by_name.append(name)

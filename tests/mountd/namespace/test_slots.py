@@ -216,14 +216,14 @@ async def test_what_was_refuted_meanwhile_does_not_come_back() -> None:
         await trio.lowlevel.checkpoint()
         refuted = [a.version, *(source.tree[b"d/" + name].version("fs") for name in (b"b", b"c"))]
         for version in refuted:
-            source.doubts.rewritten.add(version._replace(source_id=source.source_id))
+            source.second_looks.rewritten.add(version._replace(source_id=source.source_id))
             namespace.tree.distrust(version)
     assert [name for _, name in table.slots] == [b"b"]
     for name in (b"a", b"c"):
         node = (await namespace.lookups.child(d, name)).node
         assert node is not None
         assert node is not a
-        assert node.version not in source.doubts.rewritten
+        assert node.version not in source.second_looks.rewritten
     assert a.stale
     taken = namespace.node(kept.node_id)
     assert not namespace.freshness.is_fresh_nowait(taken), "it is asked for before anything is read"

@@ -153,7 +153,7 @@ async def test_a_look_at_many_names_says_what_stats_say(tmp_path: Path, real_clo
         assert found.plain == bytearray([1, 1, 1, 1, 0, 0, 0])
         before = stats[0]
         assert before is not None
-        source.doubts.rewritten.add(before.version(source.source_id))
+        source.second_looks.rewritten.add(before.version(source.source_id))
         renamed = await source.metadata.look(b"d", names)
         assert [renamed.attributes(index) for index in range(len(names))] == await source.metadata.stats(b"d", names)
         assert renamed.attributes(0) != before, "its file has another identity"

@@ -12,8 +12,8 @@ import trio.testing
 from hfs.mountd.core.errors import SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
-from hfs.mountd.source import doubts as source_doubts
-from hfs.mountd.source.doubts import Doubts, Seen
+from hfs.mountd.source import second_looks
+from hfs.mountd.source.second_looks import SecondLooks, Seen
 from hfs.policies.geometry import Extent
 
 S = 10**9
@@ -49,16 +49,15 @@ class Source:
     began_s = 0.0
 
 
-class Believer:
+class SecondLookListener:
     def __init__(self) -> None:
         self.said: list[tuple[str, Version]] = []
-        self.doubts: list[Version] = []
 
-    def doubted(self, version: Version) -> None:
-        self.doubts.append(version)
+    def uncertain(self, version: Version) -> None:
+        """Its bytes may be wrong: there is nothing to say yet."""
 
-    def believed(self, version: Version) -> None:
-        self.said.append(("believed", version))
+    def confirmed(self, version: Version) -> None:
+        self.said.append(("confirmed", version))
 
     def refuted(self, version: Version) -> None:
         self.said.append(("refuted", version))
@@ -67,32 +66,32 @@ class Believer:
 class Parts:
     def __init__(self, ttl_s: float) -> None:
         self.metrics = Metrics()
-        self.doubts = Doubts(self.metrics, ttl_s=ttl_s, clock_ns=now_ns)
+        self.second_looks = SecondLooks(self.metrics, ttl_s=ttl_s, clock_ns=now_ns)
         self.source = Source()
         self.source.began_s = trio.current_time()
         self.source.over_from_s = self.source.began_s + 2
-        self.believer = Believer()
+        self.listener = SecondLookListener()
 
     async def settled(self) -> None:
         """Nothing is in doubt."""
-        while len(self.doubts):
+        while len(self.second_looks):
             await trio.sleep(0.125)
 
     def read(self, start: int, digest: int, version: Version = COARSE) -> None:
         extent = Extent(start, start + 10)
         self.source.digests[extent] = digest
-        self.doubts.add(version, Seen(b"d", b"f", extent, digest, now_ns()))
+        self.second_looks.add(version, Seen(b"d", b"f", extent, digest, now_ns()))
 
     @property
     def said(self) -> list[str]:
-        return [word for word, _ in self.believer.said]
+        return [word for word, _ in self.listener.said]
 
 
 @asynccontextmanager
 async def running(ttl_s: float = 60.0) -> AsyncIterator[Parts]:
     parts = Parts(ttl_s)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(parts.doubts.run, parts.source, parts.believer)
+        nursery.start_soon(parts.second_looks.run, parts.source, parts.listener)
         await trio.testing.wait_all_tasks_blocked()
         yield parts
         nursery.cancel_scope.cancel()
@@ -101,8 +100,8 @@ async def running(ttl_s: float = 60.0) -> AsyncIterator[Parts]:
 async def test_for_who_waits_it_is_looked_at_after_one_tick() -> None:
     async with running() as parts:
         parts.read(0, 1)
-        parts.doubts.hurry(COARSE)
-        parts.doubts.hurry(COARSE._replace(inode=8))
+        parts.second_looks.hurry(COARSE)
+        parts.second_looks.hurry(COARSE._replace(inode=8))
         await parts.settled()
         assert [at_s for at_s, _ in parts.source.asked] == [2.0]
 
@@ -128,7 +127,7 @@ async def test_what_was_found_wrong_stays_so_when_the_source_then_does_not_answe
         assert parts.metrics["racy_rewrites"] == 1
 
 
-@pytest.mark.parametrize(("times", "said"), [(3, "believed"), (4, "refuted")])
+@pytest.mark.parametrize(("times", "said"), [(3, "confirmed"), (4, "refuted")])
 async def test_a_source_that_does_not_answer_is_asked_again_and_not_for_ever(times: int, said: str) -> None:
     """Who warms waits for it."""
     async with running(ttl_s=0) as parts:
@@ -157,11 +156,11 @@ async def test_what_is_read_during_a_second_look_has_its_own() -> None:
         await trio.sleep(1)
         assert parts.said == []
         await parts.settled()
-        assert parts.said == ["believed"]
+        assert parts.said == ["confirmed"]
 
 
 async def test_too_many_doubts_count_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_doubts, "_MAX_DOUBTS", 2)
+    monkeypatch.setattr(second_looks, "_MOST_UNCERTAIN", 2)
     async with running(ttl_s=0) as parts:
         for number in range(3):
             parts.read(10 * number, 1)

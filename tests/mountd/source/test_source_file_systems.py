@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.core.version import is_lasting, passing_id
-from hfs.mountd.native.statx import InodePlace, mount_number, place
+from hfs.mountd.native.statx import InodeLocation, mount_number, place
 from hfs.mountd.source import identity, identity_device
 from hfs.mountd.source.file_systems import FileSystems
 from hfs.mountd.source.identity import FileSystem, identify
 from tests.conftest import Logs
 
-ROOT = InodePlace(1, 100)
+ROOT = InodeLocation(1, 100)
 
 
 class Mounts:
@@ -31,10 +31,10 @@ class Mounts:
         self.asked += 1
         return self.there[self.places[fd]]
 
-    def place(self, fd: int) -> InodePlace:
+    def place(self, fd: int) -> InodeLocation:
         return self.places[fd]
 
-    def mount(self, fd: int, where: InodePlace, source_id: str, *, on_device: bool = False) -> None:
+    def mount(self, fd: int, where: InodeLocation, source_id: str, *, on_device: bool = False) -> None:
         self.places[fd] = where
         self.there[where] = FileSystem(source_id, "some", b"/data/s%d" % fd, on_device)
 
@@ -52,22 +52,19 @@ def systems(mounts: Mounts) -> Iterator[FileSystems]:
 
 
 def test_each_mount_is_asked_once_and_the_root_by_its_device(mounts: Mounts, systems: FileSystems) -> None:
-    mounts.mount(1, InodePlace(2, 101), "a")
+    mounts.mount(1, InodeLocation(2, 101), "a")
     asked = mounts.asked
     assert [systems.of(fd) for fd in (0, 1, 1, 0)] == [(1, ""), (2, "a"), (2, "a"), (1, "")]
     assert mounts.asked == asked + 1
-    assert (systems.known(InodePlace(1, 5)), systems.known(InodePlace(2, 101)), systems.known(InodePlace(2, 102))) == (
-        "",
-        "a",
-        None,
-    )
+    known = [systems.known(InodeLocation(device, mount)) for device, mount in ((1, 5), (2, 101), (2, 102))]
+    assert known == ["", "a", None]
     assert [systems.knows(name) for name in ("root", "a", "b")] == [True, True, False]
 
 
 def test_another_mount_with_the_device_number_of_the_last_is_another(mounts: Mounts, systems: FileSystems) -> None:
-    mounts.mount(1, InodePlace(2, 101), "a")
+    mounts.mount(1, InodeLocation(2, 101), "a")
     assert systems.of(1) == (2, "a")
-    mounts.mount(1, InodePlace(2, 102), "b")
+    mounts.mount(1, InodeLocation(2, 102), "b")
     assert systems.of(1) == (2, "b")
 
 
@@ -77,11 +74,11 @@ def test_without_numbers_of_mounts_all_is_asked_again_when_anything_was_mounted(
     """Kernels before 6.8."""
     changed: list[tuple[int, int]] = []
     monkeypatch.setattr(systems, "_changes", type("Poll", (), {"poll": staticmethod(lambda _limit: changed)}))
-    mounts.mount(1, InodePlace(2, 0), passing_id())
+    mounts.mount(1, InodeLocation(2, 0), passing_id())
     first = systems.of(1)
     assert systems.of(1) == first
-    assert systems.known(InodePlace(2, 0)) is None
-    mounts.mount(1, InodePlace(2, 0), passing_id())
+    assert systems.known(InodeLocation(2, 0)) is None
+    mounts.mount(1, InodeLocation(2, 0), passing_id())
     assert systems.of(1) == first  # nothing was mounted: it cannot be another
     changed.append((0, 0))
     second = systems.of(1)
@@ -96,9 +93,9 @@ def test_a_copy_of_an_image_that_is_mounted_beside_it(
     """Its UUID is the same, and its files are other files."""
     monkeypatch.setattr("hfs.mountd.source.file_systems.mounted_devices", lambda: {1, 2, 3})
     logs.expect("/data/s2: its UUID is that of another file system")
-    mounts.mount(1, InodePlace(2, 101), "a", on_device=True)
-    mounts.mount(2, InodePlace(3, 102), "a", on_device=True)
-    mounts.mount(3, InodePlace(2, 103), "a", on_device=True)  # the first, bound to another place
+    mounts.mount(1, InodeLocation(2, 101), "a", on_device=True)
+    mounts.mount(2, InodeLocation(3, 102), "a", on_device=True)
+    mounts.mount(3, InodeLocation(2, 103), "a", on_device=True)  # the first, bound to another place
     assert systems.of(1) == (2, "a")
     device, found = systems.of(2)
     assert device == 3
@@ -110,21 +107,21 @@ def test_an_image_that_is_mounted_again_on_another_device_is_the_same(
     mounts: Mounts, systems: FileSystems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hfs.mountd.source.file_systems.mounted_devices", lambda: {1, 3})
-    mounts.mount(1, InodePlace(2, 101), "a", on_device=True)
+    mounts.mount(1, InodeLocation(2, 101), "a", on_device=True)
     assert systems.of(1) == (2, "a")
-    mounts.mount(1, InodePlace(3, 102), "a", on_device=True)
+    mounts.mount(1, InodeLocation(3, 102), "a", on_device=True)
     assert systems.of(1) == (3, "a")
 
 
 def test_an_export_that_is_mounted_twice_is_one(mounts: Mounts, systems: FileSystems) -> None:
-    mounts.mount(1, InodePlace(2, 101), "a")
-    mounts.mount(2, InodePlace(3, 102), "a")
+    mounts.mount(1, InodeLocation(2, 101), "a")
+    mounts.mount(2, InodeLocation(3, 102), "a")
     assert (systems.of(1), systems.of(2)) == ((2, "a"), (3, "a"))
 
 
 def test_what_lies_on_a_passing_file_system_is_known_by_its_path(mounts: Mounts, systems: FileSystems) -> None:
-    mounts.mount(1, InodePlace(2, 101), passing_id())
-    mounts.mount(2, InodePlace(3, 102), "a")
+    mounts.mount(1, InodeLocation(2, 101), passing_id())
+    mounts.mount(2, InodeLocation(3, 102), "a")
     systems.of(1), systems.of(2)
     assert systems.is_passing(b"s1")
     assert systems.is_passing(b"s1/deep/file")

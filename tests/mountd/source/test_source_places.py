@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.source.places import Hanging, Places, SourcePlace
+from hfs.mountd.source.places import Hanging, Permit, Permits
 
 
-def places(count: int = 4, most: int = 16, slow_s: float = 1.0) -> Places:
-    return Places(count, Hanging(most), slow_s=slow_s)
+def places(count: int = 4, most: int = 16, slow_s: float = 1.0) -> Permits:
+    return Permits(count, Hanging(most), slow_s=slow_s)
 
 
-async def enters(pool: Places, directory: bytes, limit_s: float = 0) -> SourcePlace | None:
+async def enters(pool: Permits, directory: bytes, limit_s: float = 0) -> Permit | None:
     with trio.move_on_after(limit_s):
         return await pool.enter(directory)
     return None
@@ -48,7 +48,7 @@ async def test_calls_that_hang_leave_their_places_to_others() -> None:
 
 async def test_who_asks_where_calls_hang_waits_and_does_not_hold_up_the_others() -> None:
     pool = places(count=4, most=16)
-    hung: list[SourcePlace] = []
+    hung: list[Permit] = []
     done: list[int] = []
 
     async def asks(number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hfs.mountd.supervisor import connection
 from hfs.mountd.supervisor.connection import GivenConnection, MountRefused
-from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.mounts import KeeperMount
 from tests.fuse.given import mounted
 from tests.fuse.users import needs_root
 
@@ -41,7 +41,7 @@ def test_one_that_somebody_serves_is_refused(place: Path, monkeypatch: pytest.Mo
 
 def test_it_cannot_be_made_again(place: Path) -> None:
     """Where the next daemon needs a new mount: before Linux 6.9."""
-    kept = KeptMount("/dev/fd/7", "/source", {}, resend=False, given_fd=mounted(place))
+    kept = KeeperMount("/dev/fd/7", "/source", {}, resend=False, given_fd=mounted(place))
     kept.make()
     assert not kept.takes_up
     with pytest.raises(MountRefused, match=r"^/dev/fd/7: the connection was given once; start hfs on a new one$"):

@@ -12,10 +12,10 @@ import pytest
 
 from hfs.mountd.supervisor import generations
 from hfs.mountd.supervisor.generations import NUMBERS, MakerFile
-from hfs.mountd.supervisor.kept_overlay import KeptOverlay
+from hfs.mountd.supervisor.kept_overlay import MountOverlay
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.mounts import KeptMount
+from hfs.mountd.supervisor.mounts import KeeperMount
 
 TOLD = {"objects": "/c/objects"}
 
@@ -28,9 +28,9 @@ def test_a_mount_that_has_gone_is_not_covered_again(
 ) -> None:
     """Its daemon may write for a while yet, and its number may be another's."""
     begun: list[object] = []
-    monkeypatch.setattr(KeptOverlay, "begin", lambda _, told: begun.append(told))
+    monkeypatch.setattr(MountOverlay, "begin", lambda _, told: begun.append(told))
     mount: Any = SimpleNamespace(connection=SimpleNamespace(is_gone=is_gone, is_mounted=is_mounted))
-    overlay = KeptOverlay(cast("KeptMount", mount), Loop(), Log(None, None, "text"), noexec=False)
+    overlay = MountOverlay(cast("KeeperMount", mount), Loop(), Log(None, None, "text"), noexec=False)
     overlay.told = TOLD
     overlay.again()
     assert begun == made

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,27 +22,6 @@ GB = 1000**3
 SIZED = RoomFacts(used_bytes=70, capacity_bytes=100, free_bytes=0, floor_bytes=0)
 FLOORED = RoomFacts(used_bytes=70, capacity_bytes=None, free_bytes=50, floor_bytes=20)
 BOTH = RoomFacts(used_bytes=70, capacity_bytes=100, free_bytes=50, floor_bytes=20)
-
-
-@pytest.mark.parametrize(
-    ("facts", "wanted", "short"),
-    [
-        (SIZED, 30, 0),
-        (SIZED, 31, 1),
-        (FLOORED, 30, 0),
-        (FLOORED, 31, 1),
-        (replace(FLOORED, free_bytes=5), 0, 15),
-        (replace(SIZED, used_bytes=120), 0, 20),
-        (BOTH, 30, 0),
-        (BOTH, 31, 1),
-        (replace(BOTH, free_bytes=49), 30, 1),
-        (replace(BOTH, free_bytes=10), 0, 10),
-        (replace(BOTH, free_bytes=10, used_bytes=115), 0, 15),
-    ],
-)
-def test_what_fits(facts: RoomFacts, wanted: int, short: int) -> None:
-    assert shortfall_bytes(facts, wanted) == short
-    assert admit(facts, wanted) == (short == 0)
 
 
 def test_what_others_hold_cannot_be_given_back() -> None:

@@ -1,4 +1,4 @@
-"""Doubts: bytes that were read before the tick of their file's ctime was over, and the second look at them.
+"""Second looks at bytes that were read before the tick of their file's ctime was over.
 
 Such bytes may be of a state that was written over since, with the same size and times (see `source.clock`). They are
 served, since nobody can know better yet, but what is staged of their version is not committed, not given to other nodes
@@ -33,7 +33,7 @@ from hfs.mountd.core.version import Version, passing_id
 from hfs.mountd.source.clock import tick_ns
 from hfs.policies.geometry import Extent
 
-_MAX_DOUBTS = 65_536
+_MOST_UNCERTAIN = 65_536
 """Reads in doubt: 10 MB, and more than a source answers in two seconds."""
 
 _PATIENCE = 4
@@ -67,13 +67,13 @@ class Rereader(Protocol):
         """xxh3_64 of the bytes as they are now. Raises HfsError."""
 
 
-class Believer(Protocol):
+class SecondLookListener(Protocol):
     """What acts on the outcome of second looks."""
 
-    def doubted(self, version: Version) -> None:
+    def uncertain(self, version: Version) -> None:
         """Bytes of this version are in doubt."""
 
-    def believed(self, version: Version) -> None:
+    def confirmed(self, version: Version) -> None:
         """The bytes of this version are right."""
 
     def refuted(self, version: Version) -> None:
@@ -110,7 +110,7 @@ class Rewritten:
         return attributes if own_id is None else attributes._replace(file_system=own_id)
 
 
-class Doubts:
+class SecondLooks:
     """`ttl_s`: a change is to be seen after it, and one tick."""
 
     def __init__(self, metrics: Metrics, *, ttl_s: float, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -121,7 +121,7 @@ class Doubts:
         self._seen: OrderedDict[Version, list[Seen]] = OrderedDict()
         self._due_ns: dict[Version, int] = {}
         self._tries: dict[Version, int] = {}
-        self._believer: Believer | None = None
+        self._listener: SecondLookListener | None = None
         self._count = 0
         self._overflown: set[Version] = set()
         self._changed = trio.Event()
@@ -152,9 +152,9 @@ class Doubts:
         mine = self._seen.get(version)
         if mine is None:
             mine = self._seen[version] = []
-            if self._believer is not None:
-                self._believer.doubted(version)
-        if self._count < _MAX_DOUBTS:
+            if self._listener is not None:
+                self._listener.uncertain(version)
+        if self._count < _MOST_UNCERTAIN:
             mine.append(seen)
             self._count += 1
         else:
@@ -163,11 +163,11 @@ class Doubts:
         self._due_ns[version] = seen.at_ns + tick + min(int(min(self._ttl_s, 1e6) * 1e9), _PATIENCE * tick)
         self._tell()
 
-    async def run(self, source: Rereader, believer: Believer) -> None:
+    async def run(self, source: Rereader, listener: SecondLookListener) -> None:
         """Take second looks, one after the other. Never returns."""
-        self._believer = believer
+        self._listener = listener
         for version in self._seen:
-            believer.doubted(version)
+            listener.uncertain(version)
         while True:
             changed = self._changed
             due = min(self._due_ns, key=self._due_ns.__getitem__, default=None)
@@ -179,9 +179,9 @@ class Doubts:
                 with trio.move_on_after(wait_s):
                     await changed.wait()
                 continue
-            await self._look(due, source, believer)
+            await self._look(due, source, listener)
 
-    async def _look(self, version: Version, source: Rereader, believer: Believer) -> None:
+    async def _look(self, version: Version, source: Rereader, listener: SecondLookListener) -> None:
         right, same = True, True
         try:
             for seen in list(self._seen[version]):
@@ -211,10 +211,10 @@ class Doubts:
         right = right and same and version not in self._overflown
         self._forget(version)
         if right:
-            believer.believed(version)
+            listener.confirmed(version)
         else:
             self.rewritten.add(version)
-            believer.refuted(version)
+            listener.refuted(version)
         self._tell()
 
     def _forget(self, version: Version) -> None:

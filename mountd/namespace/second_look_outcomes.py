@@ -14,8 +14,8 @@ from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.namespace import Namespace
 
 
-class Believing:
-    """Implements `source.doubts.Believer`."""
+class SecondLookOutcomes:
+    """Implements `source.second_looks.SecondLookListener`."""
 
     def __init__(
         self, cache: Cache, namespace: Namespace, nursery: trio.Nursery, distrust: Callable[[int], object]
@@ -26,14 +26,14 @@ class Believing:
         self._namespace = namespace
         self._nursery = nursery
 
-    def doubted(self, version: Version) -> None:
+    def uncertain(self, version: Version) -> None:
         """Bytes of this version are in doubt."""
-        self._namespace.nodes.doubt(version, doubted=True)
+        self._namespace.nodes.note_uncertain(version, uncertain=True)
 
-    def believed(self, version: Version) -> None:
+    def confirmed(self, version: Version) -> None:
         """The bytes of this version are right."""
-        self._namespace.nodes.doubt(version, doubted=False)
-        self._cache.committer.believe(version)
+        self._namespace.nodes.note_uncertain(version, uncertain=False)
+        self._cache.committer.confirm(version)
 
     def refuted(self, version: Version) -> None:
         """They may be of two states."""
