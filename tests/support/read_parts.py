@@ -13,6 +13,7 @@ import trio.testing
 
 from hfs.mountd.cache import ExposedObjects
 from hfs.mountd.cache.index import Stamp
+from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import FetchesAhead, PagePusher, Prefetch, PrefetchQueue, SiblingFetches, SiblingWatch
@@ -41,11 +42,70 @@ from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.policies.iomode import Choice
 from hfs.policies.prefetch.siblings import Siblings
-from tests.support.fake_passthrough import FakePassthrough
 from tests.support.fake_plane import FakePlane
 from tests.support.fake_source import FakeSource
 from tests.support.fake_staging import FakeStaging
 from tests.support.fetch_parts import FetchParts
+
+
+class FakePassthrough:
+    """Hands out backing ids for durable files in memory, as `files.passthrough.Passthrough` does, with the number of
+    users in `StagedFile.passed`. `refuse`: the kernel takes no more. `checkpoints`: how often a registration lets
+    others run."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.refuse = False
+        self.checkpoints = 1
+        self.backings: dict[StagedFile, int] = {}
+        self.made = 0
+        self.lost: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.backings)
+
+    def may(self, file: StagedFile) -> bool:
+        return self.on and file.durable
+
+    def object_of(self, file: StagedFile) -> int:
+        return 1
+
+    def attach(self, file: StagedFile, backing_id: int, inode: int) -> None:
+        self.backings.setdefault(file, backing_id)
+        self.made = max(self.made, backing_id)
+        file.passed += 1
+
+    def lose(self, backing_id: int) -> None:
+        self.lost.append(backing_id)
+
+    def acquire_nowait(self, file: StagedFile) -> int | None:
+        if file in self.backings:
+            return self._one_more(file)
+        return None if not self.may(file) or self.checkpoints or self.refuse else self._one_more(file)
+
+    async def acquire(self, file: StagedFile) -> int | None:
+        if file not in self.backings and not self.may(file):
+            return None
+        file.passed += 1
+        for _ in range(0 if file in self.backings else self.checkpoints):
+            await trio.lowlevel.checkpoint()
+        file.passed -= 1
+        if file not in self.backings and (self.refuse or not file.durable):
+            return None
+        return self._one_more(file)
+
+    def release(self, file: StagedFile) -> None:
+        file.passed -= 1
+        if not file.passed:
+            self.backings.pop(file, None)
+
+    def _one_more(self, file: StagedFile) -> int:
+        if file not in self.backings:
+            self.made += 1
+            self.backings[file] = self.made
+        file.passed += 1
+        return self.backings[file]
+
 
 CHUNK = 1 << 20
 THREAD = 4711

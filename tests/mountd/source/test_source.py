@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,23 @@ from hfs.mountd.native.beneath import _walk, open_directory
 from hfs.mountd.source import descriptors, metadata
 from hfs.mountd.source.listing import Listing
 from hfs.mountd.source.source import Source
+from hfs.mountd.source.threads import SourceThreads
 from hfs.policies.geometry import Extent
-from tests.support.opened_source import CHUNK, ID, opened
 from tests.support.pattern import pattern
+
+CHUNK = 64 << 10
+ID = "0" * 16
+
+
+@asynccontextmanager
+async def opened(root: Path, metrics: Metrics, ttl_s: float = 60.0) -> AsyncIterator[Source]:
+    threads = SourceThreads(metrics, demand=4, prefetch=2, time_limit_s=10)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    source = Source(fd, str(root), ID, threads, metrics, ttl_s=ttl_s, large_bytes=CHUNK)
+    try:
+        yield source
+    finally:
+        source.close()
 
 
 def version_of(path: Path) -> Version:
