@@ -23,7 +23,7 @@ from hfs.layouts.layout import Layout
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.wire.layout import ranges
 from hfs.mounting import mountinfo
-from hfs.policies.cluster.placement import Nodes, Placement, keys, owners
+from hfs.policies.cluster.placement import NOBODY, Nodes, Placement, keys, owners
 
 _ANSWER_S = 10.0
 """The daemon answers from memory."""
@@ -71,7 +71,8 @@ class ClusterMap:
     def of(cls, answer: Mapping[str, Any], root: str = "/", part: str = "") -> Self:
         """Raises NoClusterMap for an answer that means nothing."""
         try:
-            nodes = Nodes(tuple(map(int, answer["hashes"])), tuple(map(float, answer["weights"])))
+            hashes, weights = tuple(map(int, answer["hashes"])), tuple(map(float, answer["weights"]))
+            nodes = Nodes(hashes, weights, float(answer["data"]))
             names = tuple(map(str, answer["nodes"]))
             node, chunk_bytes, placement = answer["node"], int(answer["chunk_bytes"]), answer["placement"]
             node = None if node is None else int(node)
@@ -111,7 +112,8 @@ class ClusterMap:
         return found
 
     def owners(self, layout: Layout) -> NDArray[np.int32]:
-        """int32 [samples]: the node that most bytes of each sample belong to; of equals the first.
+        """int32 [samples]: the node that most bytes of each sample belong to, NOBODY if no cache has room for them; of
+        equals the first.
 
         A file whose size the layout does not know counts as small: its owner is that of its first chunk.
         """
@@ -120,7 +122,7 @@ class ClusterMap:
             names = [os.fsencode(f"{self.part}/") + name for name in names]
         hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names))
         del names
-        table = self.nodes.table()
+        table = np.maximum(self.nodes.table(), NOBODY)
         known = layout.sample_bytes
         if not layout.extent_count and (known is None or int(layout.file_sizes.max(initial=0)) <= self.chunk_bytes):
             return owners(table, keys(hashes, np.zeros(len(hashes), np.int64)))
@@ -145,10 +147,10 @@ class ClusterMap:
         of_pieces = owners(table, keys(hashes[files[of]], chunks))
         # A sample without bytes can be read anywhere; all learners must mean the same place.
         found = (samples % self.count).astype(np.int32)
-        sample_of = np.repeat(np.arange(len(samples)), counts)[of]
-        pairs, inverse = np.unique(sample_of * self.count + of_pieces, return_inverse=True)
+        sample_of, kinds = np.repeat(np.arange(len(samples)), counts)[of], self.count + 1
+        pairs, inverse = np.unique(sample_of * kinds + of_pieces - NOBODY, return_inverse=True)
         together = np.bincount(inverse, weights=ends - starts, minlength=len(pairs))
-        order = np.lexsort((pairs, -together, pairs // self.count))
-        with_bytes, best = np.unique(pairs[order] // self.count, return_index=True)
-        found[with_bytes] = pairs[order][best] % self.count
+        order = np.lexsort((pairs, -together, pairs // kinds))
+        with_bytes, best = np.unique(pairs[order] // kinds, return_index=True)
+        found[with_bytes] = pairs[order][best] % kinds + NOBODY
         return found

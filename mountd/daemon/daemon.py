@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -61,7 +62,7 @@ async def _join_peers(basics: Basics, storage: Storage, joining: Joining, nurser
     capacity_bytes = cache.room.limit_bytes()
     if capacity_bytes < _LEAST_CHUNKS * config.chunk_bytes:
         capacity_bytes = 0  # owner of nothing
-    data_bytes = await _data_bytes(basics, storage, joining, capacity_bytes)
+    data_bytes = await _data_bytes(basics, storage, joining)
     joined = await joining.join(
         nursery,
         basics.metrics,
@@ -76,6 +77,7 @@ async def _join_peers(basics: Basics, storage: Storage, joining: Joining, nurser
             peer_timeout_s=config.peer_timeout_s,
             capacity_bytes=capacity_bytes,
             data_bytes=data_bytes,
+            encodes=config.stage_encoding != "none",
         ),
         JobLimits(
             buffer_bytes=config.buffer_bytes,
@@ -91,19 +93,15 @@ async def _join_peers(basics: Basics, storage: Storage, joining: Joining, nurser
     return joined
 
 
-async def _data_bytes(basics: Basics, storage: Storage, joining: Joining, at_most: int) -> int | None:
-    """How much data there is, for the placement, and to see whether what is staged is to be encoded.
-
-    None if that is of no use, or more than `at_most` (or than all nodes hold, if that is the question).
-    """
-    config = basics.config
-    if not joining.is_first and not joining.is_alone:
-        return None
-    if config.stage_encoding == "auto":
-        at_most = storage.cache.room.limit_bytes() * joining.count
-    elif joining.is_alone or config.placement != "auto":
-        return None
-    return await storage.source.data_bytes(at_most, _LOOK_THROUGH_S)
+async def _data_bytes(basics: Basics, storage: Storage, joining: Joining) -> int | None:
+    """How much room all data needs: for the placement, for the part of it that all caches together have room for, and
+    to see whether what is staged is to be encoded. None if that is of no use, or too much to tell."""
+    encodes = basics.config.stage_encoding == "auto"
+    if joining.is_first and (encodes or basics.config.placement != "replicate"):
+        return await storage.source.data_bytes(math.inf, _LOOK_THROUGH_S)
+    if joining.is_alone and not joining.is_first and encodes:
+        return await storage.source.data_bytes(storage.cache.room.limit_bytes(), _LOOK_THROUGH_S)
+    return None
 
 
 def run(config: Config, origins: Mapping[str, str], ready: Callable[[], None], handover: Handover) -> None:

@@ -84,7 +84,8 @@ def fetching(
     fetcher = Fetcher(source, cache, held, pusher, owners, metrics, nursery)
     history = History(metrics)
     held_bytes = config.buffer_bytes // UNSTAGED_SHARE * 3 // 4
-    reservation = SpaceReservation(storage.learners.plans, cache, metrics, held_bytes, basics.workers.run_sync)
+    run = basics.workers.run_sync
+    reservation = SpaceReservation(storage.learners.plans, cache, metrics, held_bytes, run, owners.is_kept)
     plans = FollowedPlans(storage.learners.plans, reservation, storage.plan_changes, held, metrics)
     misses = Misses(cache, plans, history, storage.queue)
     resolver = Resolver(cache, held, fetcher, owners, misses, storage.queue, Unsized(source, fetcher))

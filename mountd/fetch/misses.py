@@ -109,11 +109,20 @@ class Misses:
         self._policies: OrderedDict[Version, MissPolicy] = OrderedDict()
 
     def decide(
-        self, node: Node, file: StagedFile, extent: Extent, *, sequential: bool, coming: bool, patient: bool
+        self,
+        node: Node,
+        file: StagedFile,
+        extent: Extent,
+        *,
+        sequential: bool,
+        coming: bool,
+        patient: bool,
+        is_kept: bool,
     ) -> Decision:
         """What to do for `extent`, which lies in one chunk.
 
-        `coming`: the chunk is on its way. `patient`: the reader may wait until the fill gets to its chunk.
+        `coming`: the chunk is on its way. `patient`: the reader may wait until the fill gets to its chunk. `is_kept`:
+        a node of the job is to stage it.
         """
         index = extent.start // file.chunk_bytes
         if not coming:
@@ -126,7 +135,7 @@ class Misses:
             extent,
             sequential=sequential,
             missing_chunks=file.present.count - len(file.present),
-            can_stage=self._cache.admission.admits_nowait(file, file.chunk_bytes),
+            can_stage=is_kept and self._cache.admission.admits_nowait(file, file.chunk_bytes),
             scheduled=self._plans.scheduled(file.version, index),
             coming=coming,
             filled_in_s=self._queue.filled_in_s(node, index) if patient else math.inf,

@@ -138,8 +138,9 @@ class Resolver:
             part = await self._fetcher.from_owner(node, file, wanted)
             if part is not None:
                 return Resolved("bypass", part[extent.start - wanted.start : extent.end - wanted.start])
+        is_kept, sequential = self._owners.is_kept(node.path, index), kind is Kind.SEQUENTIAL
         decision = self._misses.decide(
-            node, file, extent, sequential=kind is Kind.SEQUENTIAL, coming=coming, patient=patient
+            node, file, extent, sequential=sequential, coming=coming, patient=patient, is_kept=is_kept
         )
         if decision.fetch is Fetch.BYPASS:
             # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
@@ -246,7 +247,11 @@ class Resolver:
         """
         if self.has(file, index, goal):
             return Ensured.HERE
-        if goal is not Goal.IN_MEMORY and not soon and not self._owners.caches_locally(node.path, index):
+        elsewhere = not self._owners.caches_locally(node.path, index)
+        if elsewhere and not self._owners.is_kept(node.path, index):
+            if goal is Goal.STAGED:
+                return Ensured.REFUSED
+        elif elsewhere and goal is not Goal.IN_MEMORY and not soon:
             if began is not None:
                 began()
             return Ensured.AT_OWNER if await self._owners.have_staged(node, file, index) else Ensured.REFUSED
@@ -271,7 +276,7 @@ class Resolver:
                 push = Push.WHOLE if node.opens else Push.NOTHING
                 if await self.ensure(node, file, index, Goal.STAGED, push=push) is Ensured.REFUSED:
                     if not self._owners.caches_locally(node.path, index):
-                        raise StagingError("another node, which owns it, could not stage all of it")
+                        raise StagingError("another node, which owns it if one has room, could not stage all of it")
                     raise self._cache.admission.refusal(file.chunk(index).size)
 
         with ungrouped():

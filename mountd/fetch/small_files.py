@@ -230,7 +230,7 @@ class SmallFiles:
             return error
         if ensured is Ensured.REFUSED:
             if not self._owners.caches_locally(node.path, 0):
-                return StagingError("the node that owns it could not stage it")
+                return StagingError("the node that owns it, if one has room, could not stage it")
             return self._cache.admission.refusal(file.size)
         return _small(node, Become.FETCHED if ensured is Ensured.FETCHED else Become.HERE, file)
 

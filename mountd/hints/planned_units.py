@@ -220,7 +220,7 @@ class PlannedFiles:
         """Whether the reader of a file finds it here, or on its way, or on the node that owns it."""
         if file.complete or self.resolver.is_coming(file, 0):
             return True
-        return stay and not self.owners.caches_locally(path, 0)
+        return stay and not self.owners.caches_locally(path, 0) and self.owners.is_kept(path, 0)
 
     async def _stage_large(self, node: Node, file: StagedFile) -> int:
         """All chunks of a large file that is one sample. The bytes of those that were fetched for it."""

@@ -78,7 +78,8 @@ class _Victim:
 
 
 class SpaceReservation:
-    """Event loop only. `held_bytes`: how much may be held in memory. `run_in_thread`: as trio.to_thread.run_sync."""
+    """Event loop only. `held_bytes`: how much may be held in memory. `run_in_thread`: as trio.to_thread.run_sync.
+    `is_kept`: as of `Owners`."""
 
     def __init__(
         self,
@@ -87,7 +88,9 @@ class SpaceReservation:
         metrics: Metrics,
         held_bytes: int,
         run_in_thread: Callable[..., Awaitable[Any]],
+        is_kept: Callable[[bytes, int], bool],
     ) -> None:
+        self._is_kept = is_kept
         self._plans = plans
         self._run_in_thread = run_in_thread
         self._cache = cache
@@ -118,11 +121,13 @@ class SpaceReservation:
 
         Makes room for those that are to be staged. Each call needs a `settled` when they are, or are not.
         """
-        asked = np.array(units, np.int32)
-        needs = plan.sizes(asked) + _OVERHEAD_BYTES
+        asked, now_s = np.array(units, np.int32), trio.current_time()
+        kept = np.array([self._is_kept(plan.path(unit), plan.layout.place(unit)[1] or 0) for unit in units])
+        needs = np.where(kept, plan.sizes(asked) + _OVERHEAD_BYTES, 0)
+        if not kept.all():
+            self._tight_until_s = now_s + _TIGHT_S
         if not self._shortfall_bytes(int(needs.sum())):
-            return self._promise([True] * len(units), needs)
-        now_s = trio.current_time()
+            return self._promise(kept.tolist(), needs)
         self._tight_until_s = now_s + _TIGHT_S
         self._cache.evictor.refused(int(needs.sum()), HINTED_IDLE_S)  # what nobody names, in the background
         again_s = plan.schedule.expected.second_use_s(asked, now_s)
@@ -136,7 +141,7 @@ class SpaceReservation:
                 if needs[i] > room_bytes:
                     break  # nor for what is needed later still
                 room_bytes -= int(needs[i])
-                stays[i] = True
+                stays[i] = bool(kept[i])
             return self._promise(stays, needs)
 
     def settled(self, stays: Stays) -> None:

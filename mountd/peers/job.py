@@ -36,6 +36,7 @@ from hfs.mountd.peers.messages import (
     encode,
 )
 from hfs.mountd.peers.read_slots import ReadSlots
+from hfs.policies.cluster.placement import would_own
 from hfs.policies.geometry import Extent
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class JobPeers:
         self._figures: Callable[[], dict[str, int]] = dict
         self._read_slots = ReadSlots(
             transport,
-            self.owners.owner,
+            lambda path, index: would_own(self.owners.owner(path, index)),
             nursery,
             metrics,
             self._silent,

@@ -18,7 +18,7 @@ import xxhash
 
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.peers.messages import NodeInfo
-from hfs.policies.cluster.placement import NOBODY, Nodes, Placement, choose, owner
+from hfs.policies.cluster.placement import NOBODY, Nodes, Placement, choose, owner, would_own
 
 _SAME: tuple[tuple[str, Callable[[NodeInfo], object], str], ...] = (
     ("the version of hfs", lambda info: info.hfs_version, "install the same release on all nodes"),
@@ -61,12 +61,12 @@ class Agreed:
     nodes: Nodes
     placement: Placement
     data_bytes: int | None = None
-    """How much data there is; None: nobody has looked, or more than could be told."""
+    """What all data takes in a cache; None: nobody has looked, or more than could be told."""
     is_under_way: bool = False
     """Some of them share already: what this node owns others may have."""
 
     def share_bytes(self, number: int) -> int | None:
-        """How much of it node `number` would stage; None: see `data_bytes`."""
+        """How much of it node `number` would stage if it had room; None: see `data_bytes`."""
         weights = self.nodes.weights
         if self.data_bytes is None or self.placement == "replicate":
             return self.data_bytes
@@ -109,13 +109,17 @@ def agree(infos: Sequence[NodeInfo]) -> Agreed:
     if faults:
         raise ConfigError("\n".join(faults))
     capacities = [info.capacity_bytes for info in infos]
-    data_bytes = next((info.data_bytes for info in infos if info.data_bytes is not None), None)
+    # Of those that share already, which all say the same, else of whoever has looked.
+    looked = [info for info in infos if info.settled] or infos
+    data_bytes = max((info.data_bytes for info in looked if info.data_bytes is not None), default=None)
     wanted = next((info.settled for info in infos if info.settled), infos[0].placement)
     placement: Placement = "replicate" if wanted == "replicate" else "partition"
     if wanted == "auto" and data_bytes is not None:
         placement = choose(data_bytes, capacities)
     hashes = tuple(xxhash.xxh3_64_intdigest(os.fsencode(name)) for name in names)
-    nodes = Nodes(hashes, tuple(float(capacity) for capacity in capacities))
+    # Where each has all of it, or is to keep it encoded because it does not fit, nothing is left out for want of room.
+    data = 0 if placement == "replicate" or any(info.encodes for info in infos) else data_bytes or 0
+    nodes = Nodes(hashes, tuple(float(capacity) for capacity in capacities), float(data))
     return Agreed(names, nodes, placement, data_bytes, any(info.settled for info in infos))
 
 
@@ -154,22 +158,26 @@ class OwnerTable:
         since another came, went or was here, who would own it without this node."""
 
     def owner(self, path: bytes, index: int) -> int:
-        """The node that stages chunk `index` of the file at `path`, or NOBODY."""
+        """The node that stages chunk `index` of the file at `path`; NOBODY, or less for what no cache has room for."""
         found = owner(self.table, xxhash.xxh3_64_intdigest(path), index)
-        return NOBODY if found in self.gone else found  # the table is being made anew
+        return NOBODY if would_own(found) in self.gone else found  # the table is being made anew
 
     def asked_first(self, path: bytes, index: int) -> int | None:
         """The node that this one asks for it before the source, if there is one."""
         found = owner(self.asked, xxhash.xxh3_64_intdigest(path), index)
-        return None if found in self.gone or found in (self.number, NOBODY) else found
+        return None if found in self.gone or found <= NOBODY or found == self.number else found
 
     def owned_here(self, path: bytes, index: int) -> bool:
         """Whether this node owns it."""
         return self.owner(path, index) == self.number
 
     def caches_locally(self, path: bytes, index: int) -> bool:
-        """Whether this node stages it; else that is left to its owner."""
+        """Whether this node stages it; else that is left to its owner, or no cache has room for it."""
         return self.agreed.placement == "replicate" or self.owner(path, index) in (self.number, NOBODY)
+
+    def is_kept(self, path: bytes, index: int) -> bool:
+        """Whether any node is to stage it."""
+        return self.owner(path, index) >= NOBODY
 
     @property
     def share_bytes(self) -> int | None:
@@ -186,7 +194,7 @@ class OwnerTable:
         hashes = (*nodes.hashes[:node], xxhash.xxh3_64_intdigest(os.fsencode(name)), *nodes.hashes[node + 1 :])
         weights = (*nodes.weights[:node], float(capacity_bytes), *nodes.weights[node + 1 :])
         names = (*known[:node], name, *known[node + 1 :])
-        self.agreed = replace(self.agreed, names=names, nodes=Nodes(hashes, weights))
+        self.agreed = replace(self.agreed, names=names, nodes=Nodes(hashes, weights, nodes.data))
         self.gone.discard(node)
 
     async def renew(self) -> None:

@@ -185,7 +185,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int = 0
     """0: nothing is staged there."""
     data_bytes: int | None = None
-    """Of all files, as the first node has found; None: too many to tell, or more than any node holds."""
+    """What all files take in a cache, as the first node has found; None: too many to tell."""
+    encodes: bool = False
+    """It keeps encoded what does not fit."""
     settled: str = ""
     """The placement of the job that this node is in already; empty: it is about to join one."""
     fault: str = ""

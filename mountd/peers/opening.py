@@ -95,7 +95,7 @@ class Joining:
             agreed = agree(decode_infos(await self._gather(info, _JOIN_LIMIT_S)))
         else:
             agreed = agree(await self.transport.gather(info))
-            self.transport.settle(agreed.placement)
+            self.transport.settle(agreed.placement, agreed.data_bytes)
         names = agreed.names
         log.info(
             "peers: %s is one of %d nodes, placement %s", names[self.transport.number], len(names), agreed.placement

@@ -83,10 +83,10 @@ class ZmqTransport:
         self._is_gathered = True
         return [self._info, *decode_infos([member.info for member in self._nodes if member is not None])]
 
-    def settle(self, placement: str) -> None:
+    def settle(self, placement: str, data_bytes: int | None) -> None:
         """From now on this node tells others how the job shares."""
         assert self._info is not None
-        self._info = msgspec.structs.replace(self._info, settled=placement)
+        self._info = msgspec.structs.replace(self._info, settled=placement, data_bytes=data_bytes)
         self.roster.info = encode_info(self._info)
 
     async def _wait(self, ready: Callable[[], bool]) -> None:

@@ -31,6 +31,7 @@ from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.reading import FileReader
 from hfs.mountd.source.second_looks import SecondLooks
 from hfs.mountd.source.threads import SourceThreads
+from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 
 _MEET_LIMIT_S = 2.0
 """So long a stat may take that keeps somebody waiting."""
@@ -137,23 +138,24 @@ class Source:
             await self.threads.call("metadata", what, self.file_systems.meet_all, self.root_fd, limit_s=_MEET_LIMIT_S)
         return {found.id for found in self.file_systems.met()}
 
-    async def data_bytes(self, at_most: int, limit_s: float) -> int | None:
-        """Bytes of all files; None if more than `at_most`, or not told in `limit_s` seconds."""
+    async def data_bytes(self, at_most: float, limit_s: float) -> int | None:
+        """What all files take in a cache; None if more than `at_most`, or not told in `limit_s` seconds."""
         what = "look at all files of the source"
         try:
             return await self.threads.call("prefetch", what, self._data_bytes, at_most, limit_s, limit_s=2 * limit_s)
         except SourceTimeout:
             return None
 
-    def _data_bytes(self, at_most: int, limit_s: float) -> int | None:
+    def _data_bytes(self, at_most: float, limit_s: float) -> int | None:
         end_s = time.monotonic() + limit_s
         total = 0
         for _, _, files, directory_fd in os.fwalk(".", dir_fd=self.root_fd):
             for name in files:
                 try:
-                    total += os.stat(name, dir_fd=directory_fd, follow_symlinks=False).st_size
+                    found = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
                 except OSError:
                     continue  # gone meanwhile
+                total += blocks_bytes(found.st_size) + object_overhead_bytes(1)
                 if total > at_most or time.monotonic() > end_s:
                     return None
         return total

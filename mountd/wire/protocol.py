@@ -112,8 +112,8 @@ class Record(Message, frozen=True):
 class Directory(Message, frozen=True):
     """Which node has what? The answer is one Result whose `detail` tells how to compute it, the same on all nodes:
 
-    {"nodes": names, "hashes": 64-bit hashes of them, "weights": of `policies.cluster.placement.Nodes`, "node": the
-    number of the one that answers, "placement": "partition" or "replicate", "chunk_bytes": int, "gone": numbers of
+    {"nodes": names, "hashes": 64-bit hashes of them, "weights", "data": of `policies.cluster.placement.Nodes`, "node":
+    the number of the one that answers, "placement": "partition" or "replicate", "chunk_bytes": int, "gone": numbers of
     nodes that the one that answers has lost: only these may differ, and where nodes come and go they are left out}. A
     daemon without peers names itself alone; if it was to have some, "alone" says why it has none."""
 

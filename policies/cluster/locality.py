@@ -77,7 +77,7 @@ def node_epoch(
     steps = -(-len(owners) // batch)
     per_learner = np.array([*learners, 0], np.int64)  # the last has what nobody has
     wanted, givers = per_learner * (batch // world), nodes + 1
-    keys = np.arange(len(owners)) // batch * givers + np.where(owners == NOBODY, nodes, owners)
+    keys = np.arange(len(owners)) // batch * givers + np.where(owners <= NOBODY, nodes, owners)
     have = np.bincount(keys, minlength=steps * givers).reshape(steps, givers)
     # Stable: samples of one owner keep the order of the batch.
     order = np.argsort(keys, kind="stable")

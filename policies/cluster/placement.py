@@ -35,7 +35,8 @@ _UNBOUNDED_NODES = 64
 _MOST_SHARE = 1.01
 
 NOBODY = -1
-"""No node has room for anything."""
+"""No node has room for anything. Below it: what all caches together have no room for; its owner, if it had one, is
+`would_own` of the number."""
 
 _Draws = NDArray[np.uint64] | NDArray[np.float64]
 
@@ -55,6 +56,11 @@ def choose(data_bytes: int, capacities: Sequence[int]) -> Placement:
     return "replicate" if with_room and min(with_room) >= data_bytes else "partition"
 
 
+def would_own(number: int) -> int:
+    """The owner that something of this number in a table has, or would have if the caches were larger."""
+    return NOBODY - 1 - number if number < NOBODY else number
+
+
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Every bit of each depends on all bits of it: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014)."""
     mixed = values >> np.uint64(30)
@@ -71,14 +77,14 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class Nodes:
     """The nodes of a job, as agreed when it starts: a hash of each one's name, all different, and the weight of each.
 
-    A weight is its capacity in any unit, 0 for a node that stages nothing. `share`: of the data, (0, 1], that all
-    caches together have room for (alpha of Yang and Cong); the rest is owned by nobody, the same for any nodes. Raises
-    ValueError for what does not fit.
+    A weight is its capacity in any unit, 0 for a node that stages nothing. `data`: all that there is to be staged, in
+    the same unit; where those that are here have room for a part of it only (alpha of Yang and Cong), the rest is
+    staged by nobody. Fewer nodes stage a part of what more do. Raises ValueError for what does not fit.
     """
 
     hashes: tuple[int, ...]
     weights: tuple[float, ...]
-    share: float = 1.0
+    data: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.hashes or len(self.hashes) != len(self.weights):
@@ -87,11 +93,11 @@ class Nodes:
             raise ValueError("two nodes of the same name")
         if not all(weight >= 0 and math.isfinite(weight) for weight in self.weights):
             raise ValueError("a weight that is negative or no number")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"a share of {self.share}")
+        if not 0 <= self.data < math.inf:
+            raise ValueError(f"data of a weight of {self.data}")
 
     def table(self, gone: Collection[int] = ()) -> NDArray[np.int32]:
-        """int32 [slots]: the owner of each slot, a number in [0, len(hashes)), or NOBODY; none of `gone`."""
+        """int32 [slots]: the owner of each slot, a number in [0, len(hashes)), or NOBODY or less; none of `gone`."""
         members = [i for i, weight in enumerate(self.weights) if weight > 0 and i not in gone]
         if not members:
             return np.full(_SLOTS, NOBODY, np.int32)
@@ -115,11 +121,12 @@ class Nodes:
             draws = drawn(slots[start : start + step])
             best[start : start + step] = draws.argmax(axis=0)
             highest[start : start + step] = draws.max(axis=0)
-        owned = (_mixed(slots) >> np.uint64(11)) * 2.0**-53 < self.share
+        kept = (_mixed(slots) >> np.uint64(11)) * 2.0**-53 * self.data < weights.sum()
         if len(members) > _UNBOUNDED_NODES:
             room = np.ceil(_MOST_SHARE * _SLOTS * weights[:, 0] / weights.sum()).astype(np.intp)
             _bound(best, highest, room, lambda some: drawn(slots[some]))
-        return np.where(owned, np.array(members, np.int32)[best], np.int32(NOBODY))
+        found = np.array(members, np.int32)[best]
+        return np.where(kept, found, NOBODY - 1 - found)
 
 
 def _bound(
@@ -147,7 +154,7 @@ def _bound(
 
 
 def owners(table: NDArray[np.int32], wanted: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """int32 [n]: the owner of each key, by a table of `Nodes.table`."""
+    """int32 [n]: the owner of each key, or NOBODY or less, by a table of `Nodes.table`."""
     return table[(wanted >> np.uint64(64 - _SLOT_BITS)).astype(np.intp)]
 
 

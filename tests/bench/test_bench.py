@@ -13,12 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hfs.codecs import decode, encode
-from hfs.codecs.container import unpack
 from hfs.codecs.converting import accuracy
-from hfs.policies.cluster.cost_model import expected_imbalance
-from scripts.benchmarks import common, data, loading_scale, main, table
-from scripts.benchmarks.codecs_data import fields, volume
+from scripts.benchmarks import common, data, main, table
 from scripts.benchmarks.fastpath_access import FILES, OF_LARGE, TOUCH, Access, Place, duel
 from scripts.benchmarks.fastpath_dropped import OF_LARGE_COLD
 from scripts.benchmarks.fastpath_results import Results
@@ -99,14 +95,6 @@ def test_a_group_that_fails_is_a_row_and_the_others_go_on(
     assert "not measured" in capsys.readouterr().out
     assert main.main(["mount", "--quick", "--only", "works"]) == 0
     assert sorted(path.name for path in work.iterdir()) == [".gitignore", ".lock"]
-
-
-@pytest.mark.parametrize("name", main.BENCHMARKS)
-def test_every_group_can_be_called(name: str) -> None:
-    benchmark = main.BENCHMARKS[name]
-    assert benchmark.RUNS >= 1
-    assert benchmark.GROUPS
-    assert all(callable(group) for group in benchmark.GROUPS.values())
 
 
 def test_what_fails_in_one_run_is_one_row_with_its_reason_and_keeps_its_bar() -> None:
@@ -238,37 +226,9 @@ def test_nobody_keeps_the_event_loop_for_long(logs: Logs) -> None:
     assert not {case: turn_s for case, turn_s in longest_s.items() if turn_s > BAR_S}
 
 
-def test_volumes_are_coupled_counts_of_few_values() -> None:
-    counts = volume(3, 32)
-    assert counts.dtype == np.int16
-    assert (volume(3, 32) == counts).all()
-    assert 0.9 < counts.mean() < 1.1
-    values, times = np.unique(counts, return_counts=True)
-    assert 50 < len(values) < 300
-    assert np.polyfit(np.log(values[1:20]), np.log(times[1:20]), 1)[0] < -2  # a power law
-    assert len(unpack(encode(counts))[0].parts["entries"]) < len(values) ** 2
-    assert np.corrcoef(counts[..., 0].ravel(), counts[..., 3].ravel())[0, 1] > 0.3
-
-
-def test_fields_are_smooth_and_of_every_size() -> None:
-    shape = (16, 96, 288)
-    values, label = fields(3, shape)
-    assert (fields(3, shape)[0] == values).all()
-    assert values.dtype == np.float32
-    assert set(np.unique(label)) == {0, 1, 2}
-    encoded = encode(values)
-    close = accuracy(values, decode(encoded, dtype="float32"), "first")
-    assert values.nbytes / len(encoded) > 3
-    assert close.off < 0.03 * close.values
-
-
 def test_accuracy_counts_what_is_off_and_what_of_it_is_near_zero() -> None:
     true = np.array([100.0, -100, 0.0, 0.1, np.nan], np.float32)
     found = np.array([111.0, -109, 0.5, 0.105, np.nan], np.float32)
     close = accuracy(true, found)
     assert (close.values, close.off, close.near_zero, close.near_zero_off) == (4, 2, 2, 1)
     assert close.worst == pytest.approx(11 / true[:4].std(), rel=1e-3)
-
-
-def test_the_policies_move_what_the_model_expects() -> None:
-    assert loading_scale.moved(64, 0) == pytest.approx(expected_imbalance(64, 512), abs=0.005)

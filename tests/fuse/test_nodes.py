@@ -4,7 +4,7 @@ that go on when nodes come and leave."""
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,28 +15,38 @@ import numpy as np
 
 from hfs.client.cluster_map import ClusterMap
 from hfs.layouts.layout import Layout
+from hfs.policies.cache.admission import blocks_bytes
 from hfs.samplers import LocalityAwareSampler
 from tests.fuse.harness import Hfs, drop_pages
 from tests.support.pattern import pattern, write_pattern
 
 SECRET = "of tests" * 8
 SIZES = [3_000_000, *range(20_000, 20_020)]
+MANY = [6_000_000, *range(20_000, 20_300)]
 
 
 def read_all(*nodes: Hfs) -> None:
-    for path, seed in ((hfs.path / f"{seed}", seed) for hfs in nodes for seed in range(len(SIZES))):
-        assert path.read_bytes() == pattern(seed + 1, 0, SIZES[seed]), f"{path} is wrong"
+    for hfs in nodes:
+        read(hfs, range(len(SIZES)))
+
+
+def read(hfs: Hfs, seeds: Iterable[int], sizes: list[int] = SIZES) -> None:
+    for seed in seeds:
+        path = hfs.path / str(seed)
+        assert path.read_bytes() == pattern(seed + 1, 0, sizes[seed]), f"{path} is wrong"
         drop_pages(path)
 
 
 @contextmanager
-def some_nodes(folder: Path, *secrets: str, mounted: int = 3) -> Iterator[list[Hfs]]:
+def some_nodes(
+    folder: Path, *secrets: str, mounted: int = 3, sizes: list[int] = SIZES, cache_bytes: int = 1 << 30
+) -> Iterator[list[Hfs]]:
     """A node for each secret, of which so many are mounted; they leave nothing behind."""
     (folder / "data").mkdir()
-    for seed, size in enumerate(SIZES):
+    for seed, size in enumerate(sizes):
         write_pattern(folder / "data" / str(seed), seed + 1, size)
     hosts = [f"127.{os.getpid() % 251 + 1}.{os.getpid() // 251 % 251}.{n + 1}:24370" for n in range(len(secrets))]
-    options = ("--placement=partition", f"--peers={','.join(hosts)}", "--chunk=64K", "--cache-size=1G")
+    options = ("--placement=partition", f"--peers={','.join(hosts)}", "--chunk=64K", f"--cache-size={cache_bytes}")
     nodes = []
     for host, secret in zip(hosts, secrets, strict=True):
         base = folder / f"node-{len(nodes)}"
@@ -67,6 +77,39 @@ def test_three_share_and_one_that_is_killed_is_a_member_again(tmp_path: Path) ->
         before = sum(hfs.source_bytes() for hfs in nodes)
         read_all(*nodes)
         assert sum(hfs.source_bytes() for hfs in nodes) - before <= 0.05 * sum(SIZES), "it serves what its cache holds"
+
+
+def test_what_both_caches_have_no_room_for_is_read_from_the_source_once_an_epoch(tmp_path: Path) -> None:
+    """Caches of half of the data together; each file is read by one node an epoch, and by the other in the next."""
+    room = sum(blocks_bytes(size) + 4096 for size in MANY)
+    with some_nodes(tmp_path, SECRET, SECRET, sizes=MANY, cache_bytes=room // 4) as nodes:
+        source = []
+        for epoch in range(3):
+            for number, hfs in enumerate(nodes):
+                read(hfs, [seed for seed in range(len(MANY)) if (seed + epoch) % 2 == number], MANY)
+            while any(hfs.status()["staged"][what] for hfs in nodes for what in ("queued_bytes", "uncommitted_bytes")):
+                pass
+            source.append(sum(hfs.source_bytes() for hfs in nodes))
+        dropped = sum(hfs.status()["counters"]["staging_dropped"]["value"] for hfs in nodes) << 16
+        chunks = [
+            (seed, at, min(1 << 16, size - at)) for seed, size in enumerate(MANY) for at in range(0, size, 1 << 16)
+        ]
+        files, starts, sizes = np.array(chunks).T
+        names = "\0".join(map(str, range(len(MANY)))).encode()
+        layout = Layout(names, np.array(MANY), np.full(len(MANY), -1), files, starts, sizes)
+        owners = ClusterMap.ask(str(nodes[0].path)).owners(layout)
+        staged = [hfs.status()["staged"]["bytes"] for hfs in nodes]
+    left = sizes[owners < 0].sum()
+    assert 0.4 < left / sum(MANY) < 0.65
+    taken = np.array([blocks_bytes(size) + 4096 * (size < 1 << 16) for size in sizes])
+    over = sum(max(0, taken[owners == node].sum() + 4096 - room // 4) for node in (0, 1))
+    for node, staged_bytes in enumerate(staged):
+        owned = sizes[owners == node].sum()
+        assert owned - over - dropped <= staged_bytes <= owned, "each stages what the map says, and no more"
+    assert source[0] <= 1.05 * sum(MANY) + dropped
+    for epoch_bytes in np.diff(source):
+        # On top what a node drew more than it holds, and chunks that 1 MB of memory lost before their reader came.
+        assert left <= epoch_bytes <= 1.01 * left + over + dropped + (4 << 16)
 
 
 def here(peers: dict[str, Any]) -> int:

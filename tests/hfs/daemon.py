@@ -37,7 +37,7 @@ class FakeCommands:
         self.seconds: float | None = None
         self.learners = Learners(8 << 20, Metrics(), trio.to_thread.run_sync)
         self.nodes: dict[str, object] = {"nodes": ["n0"], "hashes": [1], "weights": [1.0], "node": 0, "gone": []}
-        self.nodes |= {"placement": "replicate", "chunk_bytes": 8 << 20}
+        self.nodes |= {"data": 0, "placement": "replicate", "chunk_bytes": 8 << 20}
         self.touches: list[Touches] = []
         """What a recording hears, all at once."""
 

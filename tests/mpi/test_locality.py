@@ -1,9 +1,8 @@
-"""LocalityAwareSampler over real daemons: it asks one of them, and what it says a node owns is what that one has."""
+"""LocalityAwareSampler over real daemons: it asks one of them, and only what moves is read from other nodes."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hfs.client.cluster_map import ClusterMap
@@ -31,7 +30,6 @@ def data(tmp_path: Path) -> Path:
     for number, name in enumerate(names()):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_pattern(folder / name, number + 1, size(number))
-    write_pattern(folder / "large", 1000, 40 * CHUNK_BYTES)
     return folder
 
 
@@ -46,12 +44,6 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     assert len({sampler.digest for sampler in samplers}) == 1
     with pytest.raises(ValueError, match="learner 0 is on node 1 of the mount and not on node 0"):
         LocalityAwareSampler(FILES, BATCH, 7, 0, 2, Locality(nodes.path(1), names(), learners=[0, 1]))
-
-    def staged() -> list[int]:
-        return [nodes.status(rank)["staged"]["bytes"] for rank in range(NODES)]
-
-    def dropped() -> int:
-        return nodes.dropped_bytes(CHUNK_BYTES)
 
     def epoch(number: int) -> int:
         """Bytes of the samples that move."""
@@ -75,30 +67,8 @@ def test_a_node_reads_from_others_only_what_moves(data: Path, daemons: Callable[
     moved.append(epoch(1))
     third = read_bytes()
     total = sum(map(size, range(FILES)))
-    dropped_bytes = dropped()
+    dropped_bytes = nodes.dropped_bytes(CHUNK_BYTES)
     assert total <= second[0] - first[0] <= 1.02 * total + dropped_bytes, "in the first epoch the source is read once"
     assert third[0] - second[0] <= dropped_bytes
     # Memory may hold some of what moves since the first epoch; what is fetched ahead may be somebody else's.
     assert third[1] - second[1] <= 1.1 * moved[1] <= 0.2 * total
-
-    # The samples of a layout, too, are where the daemons stage them.
-    offsets = np.arange(0, 40) * CHUNK_BYTES
-    layout = Layout(
-        b"large", np.array([40 * CHUNK_BYTES]), np.array([-1]), offsets * 0, offsets, offsets * 0 + CHUNK_BYTES
-    )
-    owners = ClusterMap.ask(str(nodes.path(1))).owners(layout)
-    nodes.job._wait_for(lambda: sum(staged()) + dropped() >= total, "the samples are not staged")
-    before, dropped_before = staged(), nodes.counters("staging_dropped")
-    assert (nodes.path(0) / "large").read_bytes() == pattern(1000, 0, 40 * CHUNK_BYTES)
-    wanted = (np.array(before) + np.bincount(owners, minlength=NODES) * CHUNK_BYTES).tolist()
-
-    def staged_at_home() -> bool:
-        """All but what the cache disk was too slow for, or what a home gave too late, so that it was read elsewhere."""
-        lost = np.array(nodes.counters("staging_dropped")) - dropped_before + sum(nodes.counters("peer_misses"))
-        missing = np.array(wanted) - staged()
-        return bool(np.all((missing >= 0) & (missing <= lost * CHUNK_BYTES)))
-
-    def state() -> object:
-        return staged(), [nodes.status(rank)["counters"] for rank in range(NODES)]
-
-    nodes.job._wait_for(staged_at_home, f"{wanted} bytes are not staged, after {before}", state)

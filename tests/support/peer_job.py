@@ -70,11 +70,11 @@ class Store:
 class Job:
     """Some nodes in virtual time."""
 
-    def __init__(self, nursery: trio.Nursery, count: int, placement: str) -> None:
+    def __init__(self, nursery: trio.Nursery, count: int, **info: object) -> None:
         self.network = FakeNetwork(nursery, count)
         self.metrics = [Metrics() for _ in range(count)]
         self.stores = [Store() for _ in range(count)]
-        self._nursery, self._infos = nursery, [msgspec.structs.replace(CARD, placement=placement)] * count
+        self._nursery, self._infos = nursery, [msgspec.structs.replace(CARD, **info)] * count
         self.nodes = [self._started(number, agree(self._infos)) for number in range(count)]
 
     def _started(self, number: int, agreed: Agreed) -> JobPeers:
@@ -116,7 +116,8 @@ async def run_here(function: Callable[..., object], *args: object) -> object:
 
 
 @asynccontextmanager
-async def job(count: int = 2, placement: str = "partition") -> AsyncIterator[Job]:
+async def job(count: int = 2, **info: object) -> AsyncIterator[Job]:
+    """Nodes that say `info` of themselves."""
     async with trio.open_nursery() as nursery:
-        yield Job(nursery, count, placement)
+        yield Job(nursery, count, **info)
         nursery.cancel_scope.cancel()

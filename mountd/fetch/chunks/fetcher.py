@@ -225,7 +225,8 @@ class Fetcher:
             wanted = buffer is not None or version.size > SMALL_BYTES
             if wanted and push is not Push.NEVER:  # else who waits for it pushes it itself
                 push = Push.WHOLE  # nobody keeps it but the page cache
-            self._held.keep(key, data, soon=goal is Goal.IN_MEMORY)
+            is_ahead = buffer is not None and not self._owners.is_kept(node.path, index)
+            self._held.keep(key, data, soon=goal is Goal.IN_MEMORY or is_ahead)
         if push not in (Push.NOTHING, Push.NEVER):
             self._pusher.start_nowait(node, extent, data, push)
         return data

@@ -51,6 +51,12 @@ class Owners:
             return True
         return self._peers.owners.caches_locally(path, index)
 
+    def is_kept(self, path: bytes, index: int) -> bool:
+        """Whether any node of the job is to stage a chunk: all caches together may have no room for it."""
+        if self._peers is None or self._source.file_systems.is_passing(path):
+            return True
+        return self._peers.owners.is_kept(path, index)
+
     async def have_staged(self, node: Node, file: StagedFile, index: int) -> bool:
         """Have its owner stage a chunk. False if that could not be."""
         if self._peers is None:

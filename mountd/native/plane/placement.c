@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define LONGEST_PATH 4096
-#define NOBODY (-1)
+#define NOBODY (-1) /* each may keep it. What is below no cache has room for: it is Python's, who does not store it */
 
 static struct {
     pthread_rwlock_t lock;

@@ -39,7 +39,7 @@ def nodes(count: int) -> ClusterMap:
 def answer(count: int, **more: Any) -> dict[str, Any]:
     names, hashes = [f"n{number}" for number in range(count)], list(range(1, count + 1))
     said = {"nodes": names, "hashes": hashes, "weights": [1.0] * count, "node": None, "placement": "partition"}
-    return {**said, "chunk_bytes": 8 << 20, "gone": [], **more}
+    return {**said, "data": 0, "chunk_bytes": 8 << 20, "gone": [], **more}
 
 
 def known(count: int, **more: Any) -> ClusterMap:
@@ -69,7 +69,7 @@ def at_epoch(epoch: int, samplers: list[LocalityAwareSampler]) -> list[LocalityA
 
 
 tables = mock.patch.object(Nodes, "table", functools.cache(Nodes.table))  # each takes 10 ms
-maps = st.sampled_from([None, nodes(5), nodes(6), known(3), known(5, weights=range(5)), known(1, alone="cut off")])
+maps = st.sampled_from([None, nodes(5), nodes(6), known(3), known(5, weights=range(5), data=20), known(1, alone="x")])
 placed = st.lists(st.integers(0, 4), min_size=1, max_size=8)
 
 

@@ -44,5 +44,5 @@ def test_a_chunk_on_its_way_is_joined_if_it_was_guessed(guessed: bool, fetch: Fe
     misses = Misses(cache, plans, history, queue)
     node: Any = None
     extent = Extent(5 * CHUNK, 5 * CHUNK + 20_000)
-    decision = misses.decide(node, FILE, extent, sequential=False, coming=True, patient=True)
+    decision = misses.decide(node, FILE, extent, sequential=False, coming=True, patient=True, is_kept=True)
     assert decision.fetch is fetch

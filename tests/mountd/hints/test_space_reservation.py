@@ -84,7 +84,8 @@ async def full(
         plan.schedule.here(unit, FILE_BYTES)
         plan.schedule.seen(unit, trio.current_time())
     staging = FullStaging()
-    space = SpaceReservation(learners.plans, staging, Metrics(), 1 << 20, run_in_thread)  # type: ignore[arg-type]  # a fake
+    run = run_in_thread, lambda *_: True
+    space = SpaceReservation(learners.plans, staging, Metrics(), 1 << 20, *run)  # type: ignore[arg-type]  # a fake
     return space, staging, plan, learner
 
 

@@ -314,6 +314,33 @@ def test_auto_replicates_what_fits_every_node() -> None:
     assert agreed("auto", 50, 100, 0).placement == "replicate"
 
 
+def test_what_all_caches_have_no_room_for_is_known_to_all_alike_and_stays_so() -> None:
+    def data(*infos: dict[str, object]) -> float:
+        return agree([msgspec.structs.replace(CARD, **info) for info in infos]).nodes.data
+
+    assert (
+        data({"data_bytes": 900}, {})
+        == data({}, {"data_bytes": 900})
+        == data({"data_bytes": 7}, {"data_bytes": 900})
+        == 900
+    )
+    assert data({"settled": "partition", "data_bytes": 900}, {"data_bytes": 950}) == 900, "those that share have agreed"
+    assert data({}, {"data_bytes": 900, "encodes": True}) == data({"settled": "replicate", "data_bytes": 9}, {}) == 0
+
+
+async def test_what_no_cache_has_room_for_is_read_by_who_wants_it_and_staged_by_nobody() -> None:
+    async with job(3, data_bytes=6 << 40) as nodes:
+        owners = nodes.nodes[0].owners
+        paths = [b"%d" % number for number in range(1000)]
+        left = next(path for path in paths if not owners.is_kept(path, 0))
+        assert not owners.caches_locally(left, 0)
+        assert owners.asked_first(left, 0) is None
+        assert await nodes.fetch(left) is PeerAnswer.MISS
+        assert not any(store.asked for store in nodes.stores)
+        assert {node.owners.owner(left, 0) for node in nodes.nodes} == {owners.owner(left, 0)}
+        assert sum(owners.is_kept(path, 0) for path in paths) == pytest.approx(500, abs=60)
+
+
 def test_each_node_knows_how_much_it_would_keep() -> None:
     def shares(placement: str, data_bytes: int | None, *capacities: int) -> list[int | None]:
         return [*map(agreed(placement, data_bytes, *capacities).share_bytes, range(len(capacities)))]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.policies.cluster.placement import NOBODY, Nodes, choose, keys, owner, owners
+from hfs.policies.cluster.placement import NOBODY, Nodes, choose, keys, owner, owners, would_own
 
 PINNED_KEYS = [10451216379200822465, 13757245211066428519, 17911839290282890590, 4638043754431676516]
 PINNED_HOMES = [4, 2, 4, 3]
@@ -76,13 +76,18 @@ def test_only_the_keys_of_a_lost_node_move(weights: list[float], data: st.DataOb
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
 def test_what_the_caches_have_no_room_for_is_nobodys_whoever_is_there(share: float) -> None:
-    all_of_it, part = nodes(1, 2, 3), Nodes((1000, 1001, 1002), (1.0, 2.0, 3.0), share)
+    whole, part = nodes(1, 2, 3).table(), Nodes((1000, 1001, 1002), (1.0, 2.0, 3.0), 6 / share)
     table = part.table()
-    assert np.mean(table != NOBODY) == pytest.approx(share, abs=0.005)
-    assert np.array_equal(table[table != NOBODY], all_of_it.table()[table != NOBODY]), "the others have the same owner"
-    assert np.array_equal(part.table(gone={1}) == NOBODY, table == NOBODY)
-    with pytest.raises(ValueError, match="share"):
-        Nodes((1,), (1.0,), 0.0)
+    assert np.mean(table >= 0) == pytest.approx(share, abs=0.005)
+    assert np.array_equal(table[table >= 0], whole[table >= 0]), "the others have the same owner"
+    assert NOBODY not in table
+    assert [would_own(number) for number in table[:1000]] == whole[:1000].tolist()
+    fewer = part.table(gone={1})
+    assert np.mean(fewer >= 0) == pytest.approx(share * 4 / 6, abs=0.005)
+    assert not np.any(fewer[table < 0] >= 0), "what fewer have room for, more had too"
+    for wrong in (-1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="data"):
+            Nodes((1,), (1.0,), wrong)
 
 
 def test_where_nobody_has_room_nobody_is_home() -> None:
