@@ -67,12 +67,12 @@ def mount(take_over: bool, job: str | None, **arguments: Any) -> None:
         try:
             check_places(config)
         except HfsError:
-            with joining.turn_if_any(config):
+            with joining.start_lock_if_any(config):
                 if _joined(config, origins, job):  # of a command that was just mounting there
                     return
             raise
         if not config.foreground:
-            with joining.turn(config):
+            with joining.start_lock(config):
                 if _joined(config, origins, job):  # of a command that was faster
                     return
                 given, config, origins = take_if_given(config, origins)

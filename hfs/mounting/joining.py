@@ -1,7 +1,8 @@
 """A mount of SOURCE that is there already, of the same cache root: found, compared with what is wanted, and used.
 
 The keepers of our user's mounts say which source each serves, from which cache, and what it was told. Two commands that
-would start a daemon for the same source take turns (`turn`), so that the second finds the mount of the first.
+would start a daemon for the same source go one after the other (`start_lock`), so that the second finds the mount of
+the first.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def wait_running(config: Config) -> Running | None:
 
 
 @contextlib.contextmanager
-def turn(config: Config) -> Iterator[None]:
+def start_lock(config: Config) -> Iterator[None]:
     """One command at a time that would start a daemon for this source; several where the disk of the cache takes no
     lock, and then there is no cache that one could have alone. Raises OSError where SOURCE cannot be looked at,
     ConfigError, MountError, LedgerBusy."""
@@ -129,15 +130,15 @@ def turn(config: Config) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             root = stack.enter_context(contextlib.closing(CacheRoot(config.cache)))
-            stack.enter_context(root.ledger.start_turn(look.device, look.inode))
+            stack.enter_context(root.ledger.start_lock(look.device, look.inode))
         yield
 
 
 @contextlib.contextmanager
-def turn_if_any(config: Config) -> Iterator[None]:
+def start_lock_if_any(config: Config) -> Iterator[None]:
     """As `turn`, where somebody may be starting a daemon: whatever is wrong with the places is told by others."""
     with contextlib.ExitStack() as stack:
         if has_ledger(config.cache):
             with contextlib.suppress(OSError, HfsError):
-                stack.enter_context(turn(config))
+                stack.enter_context(start_lock(config))
         yield

@@ -62,7 +62,7 @@ def inherit(config: Config, held: MountReference) -> MountReference | None:
         if (daemon := _serving(config, str(inheritance["given"]["config"]["mountpoint"]))) != 0:
             _have_end(daemon)
             return None
-        with _turn(held), joining.turn_if_any(config):
+        with _takeover_lock(held), joining.start_lock_if_any(config):
             if (found := _held(device, config)) is not None:  # of one that was faster
                 return found
             mounting.go_on(config, inheritance, held.descriptors).leave()
@@ -88,7 +88,7 @@ def _held(device: str, config: Config) -> MountReference | None:
 
 
 @contextlib.contextmanager
-def _turn(held: MountReference) -> Iterator[None]:
+def _takeover_lock(held: MountReference) -> Iterator[None]:
     """One at a time of those that hold this mount, whatever has become of its cache. Raises OSError."""
     journal = held.descriptors[_JOURNAL]
     fd = os.open(f"/proc/self/fd/{journal}", os.O_RDWR | os.O_CLOEXEC)  # what they share would be one lock
@@ -287,11 +287,11 @@ def use_mount(config: Config, origins: dict[str, str], place: str) -> UsedMount:
     try:
         check_places(config)
     except HfsError:
-        with joining.turn_if_any(config):
+        with joining.start_lock_if_any(config):
             if (used := _joined(config, origins, place)) is not None:  # of one that was just mounting there
                 return used
         raise
-    with joining.turn(config):
+    with joining.start_lock(config):
         if (used := _joined(config, origins, place)) is not None:
             return used
         daemon = mounting.start(config, origins, permanent=False)

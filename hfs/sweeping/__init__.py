@@ -58,14 +58,14 @@ class TimeForOthers:
         self._seed = random.random()
         self._since_s = 0.0
 
-    def in_turn(self, users: Iterable[int]) -> list[int]:
+    def in_fair_order(self, users: Iterable[int]) -> list[int]:
         """Each once, our own first; of the others each time another one, since there may be no time for the last."""
         ours = os.geteuid()
         return sorted(set(users), key=lambda uid: (uid != ours, hash((self._seed, uid))))
 
-    def turns(self, users: Iterable[int]) -> Iterator[int]:
+    def each(self, users: Iterable[int]) -> Iterator[int]:
         """Those for whom there is time, each once, in turn; until the next is asked for it is spent on this one."""
-        for uid in self.in_turn(users):
+        for uid in self.in_fair_order(users):
             with self.spent_on(uid):
                 if self.left_s(uid):
                     yield uid

@@ -30,7 +30,7 @@ def sweep(root_path: str, expire_s: float, *, dry_run: bool, others: TimeForOthe
     by_user: dict[int, list[Listed]] = {}
     for entry in entries:
         by_user.setdefault(int(entry.name.partition("-")[0]), []).append(entry)
-    for uid in others.turns(by_user if own == 0 else {own} & by_user.keys()):
+    for uid in others.each(by_user if own == 0 else {own} & by_user.keys()):
         kept = "" if dry_run else _evicted(root_path, expire_s, uid, others.left_s(uid))
         for entry in by_user[uid]:
             source = os.fsdecode(entry.serving.source) if entry.serving is not None else "a source"

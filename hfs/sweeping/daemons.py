@@ -47,7 +47,7 @@ def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     if os.geteuid() == 0:  # whose XDG_RUNTIME_DIR may be anywhere, and whose mount is seen all the same
         owners.update(mount.owner_uid or 0 for mount in mountinfo.hfs_mounts())
     slurm = _Slurm()
-    for owner in others.turns(owners):
+    for owner in others.each(owners):
         yield from _of_user(owner, slurm, others, dry_run=dry_run)
 
 

@@ -24,7 +24,7 @@ def sweep(*, dry_run: bool, others: TimeForOthers) -> Iterator[Swept]:
     by_user: dict[int, list[Mount]] = {}
     for mount in mountinfo.hfs_mounts():
         by_user.setdefault(uid if mount.owner_uid is None else mount.owner_uid, []).append(mount)
-    for owner in others.turns(by_user if uid == 0 else {uid} & by_user.keys()):
+    for owner in others.each(by_user if uid == 0 else {uid} & by_user.keys()):
         for mount in by_user[owner]:
             if not (left_s := others.left_s(owner)):
                 break

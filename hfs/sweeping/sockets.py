@@ -50,12 +50,12 @@ def sweep(*, dry_run: bool, others: TimeForOthers, places: Sequence[tuple[str, i
     for directory, uid in directories() if places is None else places:
         by_user.setdefault(uid, []).append(directory)
     stale: dict[str, list[str]] = {}
-    for uid in others.turns(by_user):
+    for uid in others.each(by_user):
         for directory in by_user[uid]:
             stale[directory] = _stale(directory, uid) if others.left_s(uid) else []
     if any(stale.values()):
         time.sleep(_AGAIN_S)
-    for uid in others.turns(by_user):
+    for uid in others.each(by_user):
         for directory in by_user[uid]:
             if others.left_s(uid):
                 with contextlib.suppress(OSError), socket_places.opened(directory, uid) as descriptor:

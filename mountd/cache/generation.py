@@ -244,10 +244,10 @@ class Generation:
         """In a thread. Raises OSError: TimeoutError where the disk takes long; what was begun goes on then."""
         if len(self._calls) < _MOST_LATE:
             with trio.move_on_after(_AT_MOST_S):
-                return cast(Value, await self._calls.run(object(), partial(self._in_turn, call)))
+                return cast(Value, await self._calls.run(object(), partial(self._alone, call)))
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
-    async def _in_turn(self, call: Callable[[], object]) -> object:
+    async def _alone(self, call: Callable[[], object]) -> object:
         async with self._one_at_a_time:
             return await self._threads.sweep(call)
 

@@ -261,12 +261,12 @@ class Reclaimer:
             if not may_change:
                 self.telling.want_move()  # who looks it up anew is not told of it
             if not file.passed and may_change:
-                change = await context.turns.begin(file)
+                change = await context.locks.begin(file)
                 try:
                     if await context.threads.sweep(_punch, context.disk, number, extents, change):
                         punched = indexes
                 finally:
-                    context.turns.end(file)
+                    context.locks.end(file)
         except IndexFailed as error:
             # They stay barred: their bytes must not change while a row may name them.
             context.health.index_failed(error, "forgetting damaged chunks")

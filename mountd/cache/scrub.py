@@ -298,7 +298,7 @@ class Scrub:
     async def _round(self) -> None:
         """From where the round is to its end."""
         while rows := await self._page():
-            async with aclosing(self._checker.check_rows(rows, self._wait_turn)) as found:
+            async with aclosing(self._checker.check_rows(rows, self._wait_idle)) as found:
                 async for checked in found:
                     self._context.metrics.add("scrubbed_files")
                     self._context.metrics.add("scrub_damaged_chunks", len(checked.broken))
@@ -315,7 +315,7 @@ class Scrub:
         )
         return rows
 
-    async def _wait_turn(self, size_bytes: int) -> None:
+    async def _wait_idle(self, size_bytes: int) -> None:
         await trio.sleep_until(self._next_s)
         with trio.move_on_after(_YIELD_S):
             while self._context.threads.readers_wait:  # noqa: ASYNC110 - an event at each read would cost the readers

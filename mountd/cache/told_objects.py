@@ -301,7 +301,7 @@ class Departures:
                 await trio.sleep(_LOOK_S)
             telling.more = trio.Event()
             if telling.on:
-                await self._turn()
+                await self._step()
 
     def _pause_s(self) -> float:
         telling = self._telling
@@ -311,7 +311,7 @@ class Departures:
             return _LOOK_S
         return _LOOK_SELDOM_S if telling.makers.files else _LOOK_IDLE_S
 
-    async def _turn(self) -> None:
+    async def _step(self) -> None:
         telling = self._telling
         telling.hear()
         self._updates.told(telling.take_used())

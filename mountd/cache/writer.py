@@ -39,10 +39,10 @@ _BATCH_BYTES = 8 << 20
 
 
 class WriteQueue:
-    """`turns`: who may change which object now."""
+    """`locks`: who may change which object now."""
 
-    def __init__(self, turns: ObjectLocks, limit_bytes: int) -> None:
-        self._turns = turns
+    def __init__(self, locks: ObjectLocks, limit_bytes: int) -> None:
+        self._locks = locks
         self._limit_bytes = limit_bytes
         self._waiting: deque[WriteJob] = deque()
         self.held_bytes = 0
@@ -61,18 +61,18 @@ class WriteQueue:
         """Queue a chunk; `has_place` was asked before."""
         self.held_bytes += job.size_bytes
         self._waiting.append(job)
-        self._turns.freed.unpark()
+        self._locks.freed.unpark()
 
     async def take(self) -> list[WriteJob]:
         """What is written next: a large chunk, or some small ones. Each has its turn at its object, until `done`."""
         while not (batch := self._take_nowait()):
-            await self._turns.freed.park()
+            await self._locks.freed.park()
         return batch
 
     def done(self, job: WriteJob) -> None:
         """A chunk that was taken is written, or failed."""
         self.held_bytes -= job.size_bytes
-        self._turns.end(job.file)
+        self._locks.end(job.file)
 
     def _take_nowait(self) -> list[WriteJob]:
         """Empty if all that waits must wait for its turn."""
@@ -82,7 +82,7 @@ class WriteQueue:
             job = self._waiting[position]
             if batch and (job.size_bytes >= DIRECT_FROM_BYTES or taken_bytes + job.size_bytes > _BATCH_BYTES):
                 break
-            job.change = self._turns.begin_nowait(job.file)
+            job.change = self._locks.begin_nowait(job.file)
             if job.change is None:
                 position += 1
                 continue
@@ -122,7 +122,7 @@ class StagedWriter:
         self._committer = committer
         self._reclaim_queue = reclaim_queue
         self._shrinking = shrinking
-        self._queue = WriteQueue(context.turns, in_flight_bytes)
+        self._queue = WriteQueue(context.locks, in_flight_bytes)
         self._closing = False
 
     @property
@@ -210,7 +210,7 @@ class StagedWriter:
 
     async def _write_holes(self, file: StagedFile, jobs: list[WriteJob]) -> None:
         error: OSError | None = OSError(errno.EIO, "the writer has failed")
-        change = await self._context.turns.begin(file)
+        change = await self._context.locks.begin(file)
         try:
             for job in jobs:
                 job.change, job.create = change, not file.created
@@ -219,7 +219,7 @@ class StagedWriter:
         except OSError as fault:
             error = fault
         finally:
-            self._context.turns.end(file)
+            self._context.locks.end(file)
             # No checkpoint: as in `work`.
             for job in jobs:
                 job.error = error

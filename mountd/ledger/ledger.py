@@ -172,7 +172,7 @@ class Ledger:
             self._write_size(size_bytes)
 
     @contextlib.contextmanager
-    def start_turn(self, device: int, inode: int) -> Iterator[None]:
+    def start_lock(self, device: int, inode: int) -> Iterator[None]:
         """One of those at a time that would start a daemon for the source of this device and inode. The block raises
         OSError, LedgerBusy."""
         try:

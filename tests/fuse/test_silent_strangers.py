@@ -145,7 +145,7 @@ def use_root(root: Path) -> str:
     with closing(CacheRoot(str(root))) as opened:
         opened.make_way(OURS)
         registration = opened.ledger.register(OURS, SERVED, 1 << 30)
-        with closing(registration), opened.ledger.start_turn(5, 7):
+        with closing(registration), opened.ledger.start_lock(5, 7):
             granted = registration.take(0, 1 << 20).granted_bytes
             entries = [entry.name for entry in opened.ledger.listed()]
         with opened.directory as directory:

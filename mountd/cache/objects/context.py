@@ -366,4 +366,4 @@ class CacheContext:
     clock: Callable[[], float]
     """Seconds since the epoch."""
     others: Others = NOBODY
-    turns: ObjectLocks = field(default_factory=ObjectLocks)
+    locks: ObjectLocks = field(default_factory=ObjectLocks)

@@ -36,7 +36,7 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounting, "start", start)
     monkeypatch.setattr(mount_module, "check_places", lambda _config: None)
     monkeypatch.setattr(using, "check_places", lambda _config: None)
-    monkeypatch.setattr(joining, "turn", lambda _config: contextlib.nullcontext())
+    monkeypatch.setattr(joining, "start_lock", lambda _config: contextlib.nullcontext())
 
 
 def started(*arguments: str | Path) -> tuple[Config, dict[str, str]]:

@@ -182,9 +182,9 @@ def test_a_lock_that_is_not_let_go_is_told(tmp_path: Path, ledger: Ledger, monke
 
 def test_commands_that_would_start_the_same_daemon_take_turns(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_module, "_START_S", 0.0)
-    with ledger.start_turn(1, 2), ledger.start_turn(1, 3), pytest.raises(LedgerBusy), ledger.start_turn(1, 2):
+    with ledger.start_lock(1, 2), ledger.start_lock(1, 3), pytest.raises(LedgerBusy), ledger.start_lock(1, 2):
         pass
-    with ledger.start_turn(1, 2):
+    with ledger.start_lock(1, 2):
         assert ledger.listed() == []
 
 
@@ -244,7 +244,7 @@ def test_others_can_read_all_of_it_whatever_the_umask_is(tmp_path: Path, ledger:
     """What they cannot read is in none of their sums, and without the lock they cannot make any."""
     before = os.umask(0o077)
     try:
-        with ledger.start_turn(1, 2):
+        with ledger.start_lock(1, 2):
             ledger.register(A, SOURCE, SIZE).close()
         (tmp_path / "ledger" / "lock").chmod(0o600)  # as earlier releases have left it
         with ledger.locked():

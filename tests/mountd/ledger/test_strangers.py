@@ -147,11 +147,11 @@ def lock_all(root: Path, kept: list[int]) -> None:
 def test_locks_that_others_hold_stop_nobody(ledger: Ledger, leaving: bool) -> None:
     """Whoever /proc/locks says holds them."""
     ledger.register(OURS, SOURCE, SIZE).close()
-    with ledger.start_turn(1, 2), ledger.locked():
+    with ledger.start_lock(1, 2), ledger.locked():
         pass
     kept: list[int] = []
     with as_user(STRANGER, lambda: lock_all(Path(), kept), leaving=leaving):
-        with ledger.start_turn(1, 2), pytest.raises(LedgerBusy), ledger.start_turn(1, 2):
+        with ledger.start_lock(1, 2), pytest.raises(LedgerBusy), ledger.start_lock(1, 2):
             pass
         ledger.hold(OURS).close()
         assert [entry.running for entry in ledger.listed()] == [False]
@@ -239,7 +239,7 @@ def test_what_others_have_made_in_advance_is_neither_used_nor_touched(root: Path
             theirs.write_text("mine")
             path.hardlink_to(theirs)
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
-    with contextlib.closing(CacheRoot(str(root))) as shared, shared.ledger.start_turn(1, 2):
+    with contextlib.closing(CacheRoot(str(root))) as shared, shared.ledger.start_lock(1, 2):
         shared.make_way(OURS)
         registration = shared.ledger.register(OURS, SOURCE, SIZE)
         assert registration.take(0, 1).granted_bytes
@@ -262,7 +262,7 @@ def test_a_plain_user_goes_without_where_another_was_first(root: Path) -> None:
         os.chown(path, STRANGER, STRANGER)
 
     def work() -> bool:
-        with opened(Path()) as ledger, ledger.start_turn(1, 2):
+        with opened(Path()) as ledger, ledger.start_lock(1, 2):
             try:
                 ledger.register(name, SOURCE, SIZE)
             except OSError:
