@@ -91,11 +91,10 @@ class Workers:
         self._done: deque[_Call] = deque()
         self._soon: deque[Callable[[], object]] = deque()
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._idle = 0
-        self._under_way = 0
-        self._closed = False
-        self._awake = False
-        """A collection is due: the eventfd was written, or is about to be."""
+        self._idle = self._under_way = 0
+        self._waking = threading.Lock()
+        self._closed = self._awake = False
+        """`_awake`: a collection is due: the eventfd was written, or is about to be."""
 
     @property
     def results_fd(self) -> int:
@@ -114,7 +113,8 @@ class Workers:
                 yield
                 nursery.cancel_scope.cancel()
         finally:
-            self._closed = True
+            with self._waking:  # or the number could be another file's by the time that a thread writes to it
+                self._closed = True
             for _ in range(self._idle):
                 self._calls.put(None)
             for _ in range(_KEPT):
@@ -261,11 +261,11 @@ class Workers:
 
     def _wake(self) -> None:
         # Nobody writes whose result is sure to be collected. `_awake` is taken back before a collection begins, so
-        # whoever finds it set, its result appended, is in time for the one that is due. (How many results there are
-        # says nothing: two threads may both append before either counts, and neither is the first.)
-        if not self._awake and not self._closed:
-            self._awake = True
-            os.eventfd_write(self._eventfd, 1)
+        # whoever finds it set, its result appended, is in time for the one that is due.
+        with self._waking:
+            if not self._awake and not self._closed:
+                self._awake = True
+                os.eventfd_write(self._eventfd, 1)
 
 
 def _keep_only(*descriptors: int) -> None:

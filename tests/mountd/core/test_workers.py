@@ -162,6 +162,37 @@ async def test_a_thread_that_hangs_holds_nobody_up_at_the_end() -> None:
     os.close(workers._eventfd)  # left open for the thread that may still come back to it
 
 
+async def test_who_wakes_the_loop_as_it_ends_writes_into_no_other_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of the descriptor is given to the next file that is opened."""
+    workers, begun, ends, done = Workers(), threading.Event(), threading.Event(), list[str]()
+    write, close, lock = os.eventfd_write, os.close, workers._waking
+
+    class Observed:
+        def __enter__(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                ends.set()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    def late(fd: int, number: int) -> None:
+        begun.set()
+        assert ends.wait(30)
+        write(fd, number)
+        done.append("written")
+
+    workers._waking = Observed()  # type: ignore[assignment]  # to see that the end is reached
+    monkeypatch.setattr(os, "eventfd_write", late)
+    monkeypatch.setattr(os, "close", lambda fd: (fd == workers.results_fd and done.append("closed"), close(fd)))
+    async with workers.running():
+        thread = threading.Thread(target=workers.soon, args=(int,))
+        thread.start()
+        await trio.to_thread.run_sync(begun.wait)
+    thread.join()
+    assert done == ["written", "closed"]
+
+
 async def test_threads_apart_hold_nothing_but_what_they_work_on() -> None:
     """A thread that cannot be killed keeps no file open and no lock held."""
     (read_end, write_end), (kept, other) = os.pipe(), os.pipe()
