@@ -6,7 +6,15 @@ machine: bytes and ratios mean something, seconds of a whole job do not.
 
 from collections.abc import Callable
 
-from scripts.benchmarks import nodes_attacked, nodes_grow, nodes_killed, nodes_links, nodes_rates, nodes_small
+from scripts.benchmarks import (
+    nodes_attacked,
+    nodes_grow,
+    nodes_killed,
+    nodes_links,
+    nodes_many,
+    nodes_rates,
+    nodes_small,
+)
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row
@@ -21,5 +29,6 @@ GROUPS: dict[str, Callable[[Work, Options, str], list[Row]]] = {
     "attacked": nodes_attacked.attacked,
     "garbage": nodes_attacked.garbage,
     "rates": nodes_rates.rates,
+    "many": nodes_many.many,
     "small": nodes_small.small,
 }
