@@ -87,7 +87,8 @@ async def _join_peers(basics: Basics, storage: Storage, joining: Joining, nurser
             stagger_job=config.stagger_job,
         ),
     )
-    share_bytes = data_bytes if joined.peers is None else joined.peers.owners.share_bytes
+    owners = None if joined.peers is None else joined.peers.owners
+    share_bytes = data_bytes if owners is None else owners.agreed.share_bytes(owners.number)
     choice = choose(config.stage_encoding, data_bytes=share_bytes, capacity_bytes=cache.room.limit_bytes())
     cache.shrinking.choose(choice, shrinker)
     return joined

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.background import start_for_life, start_guarded
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.version import Version
@@ -61,9 +61,12 @@ class Answering:
         self._patience_s = limits.patience_s
         self._memory = ByteAllowance(limits.buffer_bytes // _SHARE)
         self._begun = 0
+        self._waiting: dict[tuple[int, int], None] = {}
+        """Nodes, and the requests of theirs that take their time."""
         self._slots = trio.CapacityLimiter(_AT_ONCE)
         self._stuck: Counter[int] = Counter()
         """Nodes that have not taken what was sent."""
+        start_for_life(nursery, "patience of peers", self._be_patient)
 
     def requested(self, sender: int, request: ChunkRequest) -> None:
         """A request has come."""
@@ -75,32 +78,25 @@ class Answering:
         start_guarded(self._nursery, "answer to a peer", self._answer, sender, request)
 
     async def _answer(self, sender: int, request: ChunkRequest) -> None:
-        came = trio.Event()
+        self._waiting[sender, request.request] = None
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._be_patient, sender, request, came)
-                await self._serve(sender, request, came)
-                came.set()
-                nursery.cancel_scope.cancel()
+            async with self._slots, self._memory.taken(request.size):
+                await self._send(sender, request)
         except Exception:  # a defect: its reader goes to the source
             self._metrics.add("unexpected_errors")
             log.exception("unforeseen error while a peer was answered")
             self._transport.send_nowait(sender, encode(Refusal(request.request)))
         finally:
+            self._waiting.pop((sender, request.request), None)
             self._begun -= 1
 
-    async def _be_patient(self, sender: int, request: ChunkRequest, came: trio.Event) -> None:
+    async def _be_patient(self) -> None:
         while True:
             await trio.sleep(self._patience_s)
-            if came.is_set():
-                return
-            self._transport.send_nowait(sender, encode(Patience(request.request)))
+            for sender, number in self._waiting:
+                self._transport.send_nowait(sender, encode(Patience(number)))
 
-    async def _serve(self, sender: int, request: ChunkRequest, came: trio.Event) -> None:
-        async with self._slots, self._memory.taken(request.size):
-            await self._send(sender, request, came)
-
-    async def _send(self, sender: int, request: ChunkRequest, came: trio.Event) -> None:
+    async def _send(self, sender: int, request: ChunkRequest) -> None:
         extent = Extent(request.start, request.start + request.size)
         try:
             found = await self._answers.bytes_of(
@@ -109,7 +105,7 @@ class Answering:
         except HfsError as error:
             log.debug("peers: %r for node %d: %s", request.path, sender, error)
             found = None
-        came.set()
+        self._waiting.pop((sender, request.request), None)
         if found is None or self._stuck[sender] > 0:
             self._transport.send_nowait(sender, encode(Refusal(request.request)))
             return

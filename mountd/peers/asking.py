@@ -52,11 +52,7 @@ class SilentPeers:
 
     def rests(self, node: int) -> bool:
         """Whether a node is left alone just now."""
-        until_s = self._until_s.get(node, -math.inf)
-        if trio.current_time() < until_s:
-            return True
-        self._until_s.pop(node, None)
-        return False
+        return trio.current_time() < self._until_s.get(node, -math.inf)
 
     def hangs(self, node: int) -> float:
         """A node has said nothing for too long. Returns how many seconds it is left alone for, from its first silence

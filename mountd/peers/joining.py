@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.peers.messages import NodeInfo
@@ -150,12 +151,10 @@ class OwnerTable:
         self.number = number
         self.gone: set[int] = set()
         """Nodes that were lost."""
-        self._run_in_thread = run_in_thread
-        self.table = agreed.nodes.table()
-        """int32 [slots]: see `policies.cluster.placement`. Another one when a node has come or gone."""
-        self.asked = agreed.nodes.table({number}) if agreed.is_under_way else self.table
-        """int32 [slots]: whom this node asks before the source, itself for nobody: the owner; and of what it owns only
-        since another came, went or was here, who would own it without this node."""
+        self._run_in_thread, self._is_renewing = run_in_thread, False
+        self.table, self.asked = _tables(agreed.nodes, frozenset(), number, NOBODY if agreed.is_under_way else number)
+        """int32 [slots], others after each change: as `policies.cluster.placement` says; and whom this node asks before
+        the source: the owner, of what has only become its own who would own it without it, or itself for nobody."""
 
     def owner(self, path: bytes, index: int) -> int:
         """The node that stages chunk `index` of the file at `path`; NOBODY, or less for what no cache has room for."""
@@ -179,11 +178,6 @@ class OwnerTable:
         """Whether any node is to stage it."""
         return self.owner(path, index) >= NOBODY
 
-    @property
-    def share_bytes(self) -> int | None:
-        """How much data this node would stage; None: too much to tell, or nobody has looked."""
-        return self.agreed.share_bytes(self.number)
-
     def lose(self, node: int) -> None:
         """A node has gone: what it owned belongs to others once the table is renewed, and to nobody until then."""
         self.gone.add(node)
@@ -198,12 +192,21 @@ class OwnerTable:
         self.gone.discard(node)
 
     async def renew(self) -> None:
-        """Have the table say so."""
+        """Have the tables say so. While that is being done the next change is part of it."""
+        if self._is_renewing:
+            return
+        self._is_renewing = True
         while True:
             nodes, gone = self.agreed.nodes, frozenset(self.gone)
-            table = await self._run_in_thread(nodes.table, gone)
-            without = await self._run_in_thread(nodes.table, gone | {self.number})
+            tables = await self._run_in_thread(_tables, nodes, gone, self.number, self.asked)
             if nodes is self.agreed.nodes and gone == self.gone:  # else there was one more change meanwhile
-                is_new = (table == self.number) & (self.asked != self.number) & (without != NOBODY)
-                self.table, self.asked = table, np.where(is_new, without, table)
+                self._is_renewing, (self.table, self.asked) = False, tables
                 return
+
+
+def _tables(nodes: Nodes, gone: frozenset[int], number: int, asked: NDArray[np.int32] | int) -> list[NDArray[np.int32]]:
+    table = nodes.table(gone)
+    new = np.flatnonzero((table == number) & (asked != number))
+    without, now_asked = nodes.table(gone | {number}, new), table.copy()
+    now_asked[new] = np.where(without <= NOBODY, number, without)
+    return [table, now_asked]

@@ -68,11 +68,11 @@ class Transport(Protocol):
         """Send a small message. To a node that has gone it is lost without a word."""
 
     def give_nowait(self, to: int, tag: int, data: memoryview, done: Callable[[], None]) -> None:
-        """Send bytes; they are read until `done`, which for a node that hangs may never be called."""
+        """Send bytes that a message has just told of; they are read until `done`, which may never be called."""
 
     def take_nowait(self, giver: int, tag: int, into: memoryview, done: Callable[[bool], None]) -> None:
-        """Receive all of `into`, which the giver has said that it gives; it may be written to until `done`, which says
-        whether it is whole.
+        """Receive all of `into`, called when the message comes that says that it is given; it may be written to until
+        `done`, which says whether it is whole.
 
         For a node that hangs or has gone `done` may never be called, and `into` is never free.
         """

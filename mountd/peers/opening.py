@@ -92,7 +92,8 @@ class Joining:
             self.joined = True
             return Membership(None, LoneView(reason, info.chunk_bytes, wanted=True))
         if isinstance(self.transport, MpiTransport):
-            agreed = agree(decode_infos(await self._gather(info, _JOIN_LIMIT_S)))
+            self.joined = True
+            agreed = agree(decode_infos(await self.transport.gather(encode_info(info), _JOIN_LIMIT_S)))
         else:
             agreed = agree(await self.transport.gather(info))
             self.transport.settle(agreed.placement, agreed.data_bytes)
@@ -105,17 +106,13 @@ class Joining:
         )
         return Membership(peers, peers.view)
 
-    async def _gather(self, info: NodeInfo, limit_s: float) -> list[bytes]:
-        assert isinstance(self.transport, MpiTransport)
-        self.joined = True
-        return await self.transport.gather(encode_info(info), limit_s)
-
     async def refuse(self, fault: str) -> None:
         """Tell the others, who wait for this daemon, why it does not come."""
         if not isinstance(self.transport, MpiTransport) or self.transport.count == 1 or self.joined:
             return
         with trio.CancelScope(shield=True):
-            await self._gather(NodeInfo(fault=fault), _FAULT_LIMIT_S)
+            self.joined = True
+            await self.transport.gather(encode_info(NodeInfo(fault=fault)), _FAULT_LIMIT_S)
 
 
 @asynccontextmanager

@@ -1,9 +1,9 @@
 """Wires: the ZeroMQ sockets of a node; every connection is authenticated and encrypted, in a thread of ZeroMQ's own.
 
 One socket is listened at, and one line leads to each address that this node speaks to: what is said to a node goes over
-our line to it, what it says comes over its own. Bytes that are given stay here until the other node takes them, in
-parts, straight into the buffer they are wanted in. Everything that waits is bounded: what is not taken is a reference
-to bytes that are there anyway, and what comes is not read while the event loop is behind.
+our line to it, what it says comes over its own. Bytes that are given stay here until the other node takes them, or if
+they are one part go at once; they come straight into the buffer they are wanted in. Everything that waits is bounded:
+what is not taken is a reference to bytes that are there, and what comes is not read while the event loop is behind.
 
     frames   sender's id, head, and what the head says: a hello, a message, a part of bytes that were asked for
 
@@ -128,13 +128,18 @@ class Wires:
                 self._pump(line)
 
     def give(self, to: bytes, endpoint: str, tag: int, data: memoryview, done: Callable[[], None]) -> None:
-        """Hold bytes for a member until it has taken them; `done` then."""
-        self._gifts[to, tag] = endpoint, _Gift(tag, data, done)
+        """Hold bytes for a member until it has taken them; `done` then. One part goes at once, behind what was said."""
+        gift = _Gift(tag, data, done)
+        if len(data) > _PART_BYTES:
+            self._gifts[to, tag] = endpoint, gift
+        else:
+            self._send(endpoint, gift)
 
     def take(self, giver: bytes, endpoint: str, tag: int, into: memoryview, done: Callable[[bool], None]) -> None:
         """Have what a member holds under `tag` written into `into`; `done`: whether it is whole."""
         self._takes[giver, tag] = _Take(into, done)
-        self.post(endpoint, _TAKE + _TAG.pack(tag))
+        if len(into) > _PART_BYTES:
+            self.post(endpoint, _TAKE + _TAG.pack(tag))
 
     def drop(self, endpoint: str, member: bytes = b"") -> None:
         """Nobody is spoken to there any more, and nothing that `member` sends comes into a buffer."""
@@ -159,6 +164,11 @@ class Wires:
             line = self._lines[endpoint] = _Line(self._sockets.connected(endpoint), self.id)
         return line
 
+    def _send(self, endpoint: str, gift: _Gift) -> None:
+        line = self._line(endpoint)
+        line.gifts.append(gift)
+        self._pump(line)
+
     def _pump(self, line: _Line) -> None:
         """Send what can be sent now; a task sends the rest."""
         if line.is_pumped:
@@ -182,9 +192,7 @@ class Wires:
         elif head[:1] == _TAKE and len(head) == 1 + _TAG.size:
             endpoint, gift = self._gifts.pop((sender, *_TAG.unpack(head[1:])), ("", None))
             if gift is not None:
-                line = self._line(endpoint)
-                line.gifts.append(gift)
-                self._pump(line)
+                self._send(endpoint, gift)
         else:
             self._came(sender, head, [frame.bytes for frame in frames[2:]], str(frames[1].get("Peer-Address")))
 

@@ -96,18 +96,19 @@ class Nodes:
         if not 0 <= self.data < math.inf:
             raise ValueError(f"data of a weight of {self.data}")
 
-    def table(self, gone: Collection[int] = ()) -> NDArray[np.int32]:
-        """int32 [slots]: the owner of each slot, a number in [0, len(hashes)), or NOBODY or less; none of `gone`."""
+    def table(self, gone: Collection[int] = (), at: NDArray[np.intp] | None = None) -> NDArray[np.int32]:
+        """int32 [slots]: the owner of each slot, a number in [0, len(hashes)), or NOBODY or less; none of `gone`.
+        `at`: of these slots alone, each where its highest draw is, however many that gives to one."""
         members = [i for i, weight in enumerate(self.weights) if weight > 0 and i not in gone]
+        slots = _mixed(np.arange(1, _SLOTS + 1, dtype=np.uint64) * _GOLDEN)[slice(None) if at is None else at]
         if not members:
-            return np.full(_SLOTS, NOBODY, np.int32)
+            return np.full(len(slots), NOBODY, np.int32)
         # Draws are compared as 64-bit numbers u; -w / ln(u) of weights that differ orders them by weight (Resch).
         salts = _mixed(np.array([self.hashes[i] % (1 << 64) for i in members], np.uint64))[:, None]
         weights = np.array([self.weights[i] for i in members])[:, None]
         equal = bool((weights == weights[0]).all())
-        best = np.empty(_SLOTS, np.intp)
-        highest: _Draws = np.empty(_SLOTS, np.uint64) if equal else np.empty(_SLOTS)
-        slots = _mixed(np.arange(1, _SLOTS + 1, dtype=np.uint64) * _GOLDEN)
+        best = np.empty(len(slots), np.intp)
+        highest: _Draws = np.empty(len(slots), np.uint64) if equal else np.empty(len(slots))
 
         def drawn(some: NDArray[np.uint64]) -> _Draws:
             draws = _mixed(some[None, :] ^ salts)
@@ -117,12 +118,12 @@ class Nodes:
             return np.asarray(-weights / np.log(np.minimum(unit, 1 - 2.0**-53)))
 
         step = max(1, _BLOCK_DRAWS // len(members))
-        for start in range(0, _SLOTS, step):
+        for start in range(0, len(slots), step):
             draws = drawn(slots[start : start + step])
             best[start : start + step] = draws.argmax(axis=0)
             highest[start : start + step] = draws.max(axis=0)
         kept = (_mixed(slots) >> np.uint64(11)) * 2.0**-53 * self.data < weights.sum()
-        if len(members) > _UNBOUNDED_NODES:
+        if len(members) > _UNBOUNDED_NODES and at is None:
             room = np.ceil(_MOST_SHARE * _SLOTS * weights[:, 0] / weights.sum()).astype(np.intp)
             _bound(best, highest, room, lambda some: drawn(slots[some]))
         found = np.array(members, np.int32)[best]
@@ -135,9 +136,8 @@ def _bound(
     room: NDArray[np.intp],
     drawn: Callable[[NDArray[np.intp]], _Draws],
 ) -> None:
-    """Have no member more slots than it has room for: each keeps its highest draws, and others go to their next highest
-    among those that have room. `best`, `highest`: of each slot, `best` changed in place; `drawn(slots)`: [members,
-    slots]."""
+    """Have no member more slots than it has room for: each keeps its highest draws, others go to the next highest with
+    room. `best`, `highest`: of each slot, `best` changed in place; `drawn(slots)`: [members, slots]."""
     room, out = room.copy(), np.arange(len(best))
     wanted = best
     while len(out):

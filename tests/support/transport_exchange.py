@@ -24,10 +24,13 @@ class Hearing:
     def __init__(self) -> None:
         self.words: dict[int, list[bytes]] = defaultdict(list)
         self.gone: list[int] = []
+        self.given: Callable[[int], None] = lambda _node: None
         self._more = trio.Event()
 
     def received(self, sender: int, data: bytes) -> None:
         self.words[sender].append(bytes(data))
+        if data == b"given":
+            self.given(sender)
         self.stir()
 
     def lost(self, node: int) -> None:
@@ -52,6 +55,14 @@ async def exchange(transport: Transport, others: list[int], *, goes_first: bool)
     `goes_first`: of one node. The others wait for that.
     """
     hearing, takes, gifts = Hearing(), list[bool](), list[None]()
+    into = {(node, tag): bytearray(size) for node in others for tag, size in enumerate(SIZES, start=1)}
+
+    def take(giver: int) -> None:
+        for tag in range(1, len(SIZES) + 1):
+            buffer = memoryview(into[giver, tag])
+            transport.take_nowait(giver, tag, buffer, lambda whole: (takes.append(whole), hearing.stir()))
+
+    hearing.given = take
     transport.listen(hearing)
     assert transport.number not in others
     assert transport.count == len(others) + 1
@@ -62,16 +73,11 @@ async def exchange(transport: Transport, others: list[int], *, goes_first: bool)
     await hearing.until(lambda: all(len(hearing.words[node]) >= len(WORDS) for node in others))
     assert all(hearing.words[node][: len(WORDS)] == WORDS for node in others)
 
-    into = {(node, tag): bytearray(size) for node in others for tag, size in enumerate(SIZES, start=1)}
-
+    for node in others:
+        transport.send_nowait(node, b"given")
     for node, tag in into:
         data = memoryview(pattern(tag, 0, SIZES[tag - 1]))
         transport.give_nowait(node, tag, data, lambda: (gifts.append(None), hearing.stir()))
-    for node in others:
-        transport.send_nowait(node, b"given")
-    await hearing.until(lambda: all(b"given" in hearing.words[node] for node in others))
-    for (node, tag), buffer in into.items():
-        transport.take_nowait(node, tag, memoryview(buffer), lambda whole: (takes.append(whole), hearing.stir()))
     await hearing.until(lambda: len(gifts) == len(takes) == len(into))
     assert all(takes)
     assert all(buffer == pattern(tag, 0, SIZES[tag - 1]) for (_, tag), buffer in into.items())

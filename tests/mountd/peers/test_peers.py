@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hfs.mountd.core.errors import ConfigError, SourceError
 from hfs.mountd.peers.answering import TAKEN_S
 from hfs.mountd.peers.asking import REST_S, PeerAnswer
-from hfs.mountd.peers.joining import Agreed, agree, decode_infos, encode_info
+from hfs.mountd.peers.joining import Agreed, OwnerTable, agree, decode_infos, encode_info
 from hfs.mountd.peers.messages import ChunkRequest, MessageError, Offer, Patience, Refusal, decode, encode
 from hfs.policies.geometry import Extent
 from tests.conftest import Logs
@@ -154,6 +155,25 @@ async def test_a_new_owner_asks_who_owned_it_before() -> None:
         assert [len(store.asked) for store in nodes.stores] == [1, 0, 1]
         nodes.stores[owner].has = False
         assert await nodes.fetch(path, asker=1) is PeerAnswer.MISS
+
+
+async def test_nodes_that_go_together_are_counted_out_together() -> None:
+    """Each change may cost a tenth of a second of processor time, on every node of many."""
+    calls: list[object] = []
+
+    async def run(function: Callable[..., object], *args: object) -> object:
+        calls.append(args)
+        await trio.sleep(1)
+        return function(*args)
+
+    owners = OwnerTable(agree([CARD] * 9), 0, run)
+    async with trio.open_nursery() as nursery:
+        for node in range(1, 9):
+            owners.lose(node)
+            nursery.start_soon(owners.renew)
+            await trio.sleep(0.01)
+    assert set(owners.table.tolist()) == {0}
+    assert len(calls) == 2
 
 
 async def test_who_waits_for_a_node_that_comes_back_asks_it_again() -> None:

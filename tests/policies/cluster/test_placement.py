@@ -90,6 +90,13 @@ def test_what_the_caches_have_no_room_for_is_nobodys_whoever_is_there(share: flo
             Nodes((1,), (1.0,), wrong)
 
 
+@pytest.mark.parametrize("weights", [(1.0,) * 5, (1.0, 2.0, 0.5, 1.0, 1.0)])
+def test_of_some_slots_the_owners_are_those_of_all(weights: tuple[float, ...]) -> None:
+    nodes, at = Nodes(tuple(range(5)), weights, 20.0), np.array([7, 3, 262_143])
+    assert nodes.table({1}, at).tolist() == nodes.table({1})[at].tolist()
+    assert len(nodes.table({1}, at[:0])) == 0
+
+
 def test_where_nobody_has_room_nobody_is_home() -> None:
     assert set(nodes(0, 0).table().tolist()) == {NOBODY}
     assert set(nodes(1).table(gone={0}).tolist()) == {NOBODY}
