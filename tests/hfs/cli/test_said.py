@@ -70,7 +70,7 @@ def said(call: str, places: dict[str, Path]) -> str:
     return f"{lines}exit code {done.exit_code}\n"
 
 
-@pytest.mark.parametrize(("call", "lines"), SAID)
+@pytest.mark.parametrize(("call", "lines"), SAID, ids=[call for call, _ in SAID])
 def test_it_is_clear_what_is_wrong_and_what_to_do(call: str, lines: str, places: dict[str, Path]) -> None:
     assert said(call, places) == lines
     for part in UNCLEAR:
