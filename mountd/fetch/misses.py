@@ -151,7 +151,10 @@ class Misses:
         """What is to be fetched behind the read of chunk `index`."""
         if follow is Follow.CHUNK:
             self._queue.window_nowait(node, file, [index])
-        elif follow is Follow.FILL:
+        elif follow is not Follow.NOTHING:
+            if follow is Follow.FILL_AROUND:
+                around = (each for each in (index + 1, index - 1) if 0 <= each < file.present.count)
+                self._queue.window_nowait(node, file, [each for each in around if each not in file.present])
             self._queue.fill_nowait(node, file)
 
     def paid(self, file: StagedFile, size: int) -> None:

@@ -56,6 +56,8 @@ ASYNC = Strategy("Async", "groups", "group", overlap=False)
 ASYNC_DB = Strategy("Async-DB", "groups", "group", overlap=True)
 MOUNT = Strategy("mount", "random", "sample", overlap=True, mounted=True)
 MOUNT_HINT = Strategy("mount + hint", "random", "sample", overlap=True, mounted=True, hint=True)
+MOUNT_PLAIN_GROUPS = Strategy("mount + group shuffle, nothing told", "groups", "sample", overlap=True, mounted=True)
+"""What the job of somebody is who has mounted it with the defaults, and whose groups follow no layout."""
 MOUNT_GROUPS = Strategy("mount + group shuffle", "groups", "sample", overlap=True, mounted=True, hint=True, chunk="2M")
 """A group of 12 MB lies in two or three chunks of 8 MiB, which are read whole: 1.7 times what it needs, and at the
 start of an epoch nothing is left over from a neighbour yet. Of chunks of 2 MiB it is 1.15 times."""

@@ -8,6 +8,7 @@ from scripts.benchmarks.async_io_learners import (
     MOUNT,
     MOUNT_GROUPS,
     MOUNT_HINT,
+    MOUNT_PLAIN_GROUPS,
     TF,
     TF_PRE,
     DataSet,
@@ -37,7 +38,7 @@ PART_QUICK = {"lustre": 1280, "busy": 256}
 """Samples of a learner that a quick run reads one by one from the source itself."""
 
 DIRECT = (TF, TF_PRE)
-STRATEGIES = (TF, TF_PRE, ASYNC, ASYNC_DB, MOUNT, MOUNT_HINT, MOUNT_GROUPS)
+STRATEGIES = (TF, TF_PRE, ASYNC, ASYNC_DB, MOUNT, MOUNT_HINT, MOUNT_GROUPS, MOUNT_PLAIN_GROUPS)
 
 
 def samples_set(work: Work, options: Options) -> DataSet:
@@ -134,6 +135,7 @@ def samples(work: Work, options: Options, command: str, preset: str = "lustre") 
             at_least(100),
         ),
         row("  exposed I/O / compute", MOUNT_GROUPS, "exposed", at_most(0.02)),
+        row("  with the default chunk and no hint: times less exposed I/O", MOUNT_PLAIN_GROUPS, "less", at_least(50)),
         row("  epoch / epoch of Async-DB", MOUNT_GROUPS, "of own", at_most(1.05)),
         row("  mount + hint, full random order: times less exposed I/O than TF", MOUNT_HINT, "less", at_least(12)),
         row("  source time / files at the shared bandwidth", MOUNT_HINT, "bound", at_most(1.1)),

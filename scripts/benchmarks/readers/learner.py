@@ -208,6 +208,10 @@ class Learner:
             return ahead(batches_of_buffers(filled, buffers, batch, pool, seed))
         if how["hint"]:
             order = self.hinted(len(samples), how["order"], group, seed)
+        elif how["order"] == "groups":
+            draw = np.random.default_rng((seed, args.rank))
+            groups = group_order(len(samples), group, args.rank, args.world, seed)
+            order = (first + number for first, size in groups for number in draw.permutation(size).tolist())
         else:
             order = random_order(len(samples), args.rank, args.world, seed)
         return ahead(batches_of_samples(samples, islice(order, count), batch, pool))

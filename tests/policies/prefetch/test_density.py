@@ -1,5 +1,6 @@
 """policies/density: stages one by one, and the simulated jobs that its constants come from."""
 
+import itertools
 import random
 
 import pytest
@@ -69,12 +70,22 @@ def test_a_dense_miss_waits_for_a_fill_that_is_near_and_one_chunk_in_16_does_not
         )
 
     density = MissPolicy(64 * CHUNK_BYTES, CHUNK_BYTES)
-    while density.missed(Extent(0, 4096), sequential=False, missing_chunks=64, can_stage=True) != FULL:
-        pass
+    everywhere = (touch(density, index * CHUNK_BYTES, 64, 4096) for index in itertools.cycle(range(64)))
+    assert FULL in everywhere
     assert dense(64, 29.0) == WAIT_FOR_FILL
     assert dense(64, 31.0) == FULL  # too far away
     assert dense(64, 29.0, coming=True) == FULL  # it is being fetched: joined
     assert [dense(32, 1.0) for _ in range(4)] == [FULL, FULL, WAIT_FOR_FILL, WAIT_FOR_FILL]  # 2 of the 32 that are here
+
+
+def test_groups_of_neighbours_are_fetched_with_what_lies_around_them() -> None:
+    density = MissPolicy(20 * CHUNK_BYTES, CHUNK_BYTES)
+    found = [touch(density, 5 * CHUNK_BYTES + i * SAMPLE, 20) for i in range(12)]
+    assert found[:3] == [BYPASS] * 3, "somebody looks at the file"
+    assert found[9:] == [Decision(Fetch.CHUNK, Follow.FILL_AROUND)] * 3
+    uniform = MissPolicy(20 * CHUNK_BYTES, CHUNK_BYTES)
+    follows = {touch(uniform, i * 7 % 20 * CHUNK_BYTES, 20).follow for i in range(50)}
+    assert Follow.FILL_AROUND not in follows
 
 
 def test_page_faults_read_alone_leave_the_mean_request_above_4_mib() -> None:
