@@ -77,7 +77,7 @@ JOB_SIDE = (
     "hfs/client/tunnel.py",
     "hfs/codecs/__init__.py",
     "hfs/codecs/codec.py",
-    "hfs/codecs/container.py",
+    "hfs/codecs/sample.py",
     "hfs/codecs/cosmoflow.py",
     "hfs/codecs/dataset.py",
     "hfs/codecs/deepcam.py",
@@ -141,7 +141,7 @@ ATTRIBUTE_RIGHTS = {
 ERRNO_RIGHTS = (
     "mountd/core/errors.py",  # the table
     # These make system calls and tell one OSError from another:
-    "mountd/core/open_files.py",
+    "mountd/core/limits.py",
     "mountd/source/*",
     "mountd/native/*",
     "mountd/core/cache_*",
@@ -151,7 +151,7 @@ ERRNO_RIGHTS = (
     "mountd/daemon/*",
     "mountd/supervisor/*",
     "mountd/namespace/lookups.py",  # the source's ENOENT becomes a negative entry
-    "mountd/namespace/xattrs.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
+    "mountd/namespace/permissions.py",  # and ENODATA and EOPNOTSUPP say that there is no ACL
     "hfs/*",
 )
 
@@ -174,7 +174,7 @@ PATH_CALLS = {
 }
 PATH_RIGHTS = (
     "mountd/source/*",  # paths under the source; which file system it is: /proc, /sys, devices and images below it
-    "mountd/native/beneath.py",  # its system call
+    "mountd/native/statx.py",  # its system call
     "mountd/native/cachestat.py",  # as a program, files of a mount: how much of them is in memory
     "mountd/core/cache_*",  # the way to the cache directory, and names in it
     "mountd/cache/*",  # paths under the cache directory
@@ -184,11 +184,11 @@ PATH_RIGHTS = (
     "mountd/control/control.py",  # the control socket
     "mountd/core/path_steps.py",  # directories on the way to something
     "mountd/core/socket_places.py",  # where it lies
-    "mountd/monitoring/textfile.py",  # the metrics as a file
+    "mountd/monitoring/service.py",  # the metrics as a file
     "mountd/kernel/*",  # /sys: kernel settings of the mount
     "mountd/daemon/*",  # SOURCE, the mountpoint
-    "mountd/core/open_files.py",  # /proc, /sys, for others
-    "mountd/core/memory.py",  # /proc, /sys/fs/cgroup
+    "mountd/core/limits.py",  # /proc, /sys, for others
+    "mountd/core/limits.py",  # /proc, /sys/fs/cgroup
     "mountd/supervisor/*",  # /dev/fuse, the mountpoint, /proc, its socket
     "hfs/*",
 )

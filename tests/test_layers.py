@@ -133,7 +133,7 @@ def test_what_has_the_size_that_is_allowed_passes() -> None:
             "may not import cache.objects",
         ),
         ("mountd/cache/objects/disk.py", "from hfs.mountd.cache.cache import Cache", "may not import its cache"),
-        ("mountd/core/memory.py", "import hfs.mountd.supervisor.loop", "do not know each other"),
+        ("mountd/core/limits.py", "import hfs.mountd.supervisor.loop", "do not know each other"),
         ("mountd/supervisor/loop.py", "from hfs.mountd.core.errors import HfsError", "do not know each other"),
         ("hfs/client/client.py", "from hfs.mountd.cache.index import Index", "is the inside of cache"),
         ("mountd/__init__.py", "from hfs.mountd.core import errors", "imports nothing"),

@@ -20,8 +20,7 @@ from hfs.cli.command import Command, CommandGroup
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import MountTarget, complain, complete_mounts, control_option, lines_of, sole_mount, targets_of
 from hfs.mountd.core.config.key import parse_duration, parse_size
-from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, printable
 from hfs.mountd.wire.protocol import Progress, Result, Row, Rows
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from hfs.cli.shared import complain
 from hfs.mountd.core.config import KEYS, Config, describe
 from hfs.mountd.core.config.key import Key
 from hfs.mountd.core.config.loading import config_files, load, state_directory
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import printable
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

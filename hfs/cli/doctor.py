@@ -16,8 +16,7 @@ from hfs.cli.exit_codes import CANNOT_WORK, DONE, LIMITS
 from hfs.cli.shared import complete_mounts
 from hfs.doctor import CheckResult, Level, Surroundings, examine, here, worst
 from hfs.doctor.surroundings import fault
-from hfs.mountd.core.errors import ConfigError, MountError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, MountError, printable
 from hfs.mounting import mountinfo
 
 _CODES = {Level.GOOD: DONE, Level.LIMIT: LIMITS, Level.FAULT: CANNOT_WORK}

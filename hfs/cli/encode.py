@@ -16,12 +16,10 @@ from hfs.cli.exit_codes import FAILED, PARTLY
 from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
 from hfs.codecs.codec import WantedOutput, codecs
-from hfs.codecs.converting import Accuracy, Outcome, decode_file, encode_sample, in_processes
+from hfs.codecs.converting import Accuracy, Many, Outcome, decode_file, encode_sample, found, in_processes
 from hfs.codecs.dataset import SUFFIX
-from hfs.codecs.sources import Many, found
 from hfs.mountd.core.config.key import parse_size
-from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, printable
 
 _Item = TypeVar("_Item")
 

@@ -5,7 +5,7 @@ Imports nothing that draws tables, since `hfs status` must answer at once.
 
 from __future__ import annotations
 
-from hfs.mountd.core.printable import printable, show_size
+from hfs.mountd.core.errors import printable, show_size
 
 size = show_size
 _NUMBERS_THAT_COUNT_NOTHING = {"pid", "inode"}

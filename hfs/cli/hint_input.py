@@ -13,8 +13,7 @@ import numpy.typing as npt
 from hfs.cli.shared import complain, lines_of
 from hfs.layouts.files import OutsideRoot, relative_names
 from hfs.layouts.layout import Layout
-from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, printable
 from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES
 
 _Indices = npt.NDArray[np.int64]

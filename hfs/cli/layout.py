@@ -14,8 +14,7 @@ from hfs.cli import CommandGroup, figures
 from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complain
 from hfs.layouts.layout import Layout
-from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, printable
 from hfs.mountd.wire.layout import LayoutError
 from hfs.mounting import mountinfo, probe
 

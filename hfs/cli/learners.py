@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hfs.cli.figures import duration, size
 from hfs.cli.render import new_table
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import printable
 
 _EPOCHS = 20
 """The last ones of all learners together: more than a screen helps nobody; --json has the rest."""

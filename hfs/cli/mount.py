@@ -208,7 +208,7 @@ def fd_mount(mountpoint: str, path: str, user: str, owner_only: bool, noexec: bo
     has ended the mount stays, dead, and the next that comes gets a new one on top. Stays in the foreground; SIGTERM
     takes the mounts away and ends it.
     """
-    from hfs.mounting.offering import MountOffer, check, give_connections
+    from hfs.mounting.given import MountOffer, check, give_connections
 
     uid, gid = _ids(user)
     if not path.endswith(SOCKET_ENDS):

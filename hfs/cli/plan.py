@@ -18,8 +18,21 @@ from hfs.cli.command import Command
 from hfs.cli.shared import complain
 from hfs.mountd.core.config.key import parse_size
 from hfs.mountd.core.errors import ConfigError, HfsError
-from hfs.planning.measuring import DataSet, NotMeasured, Rate, decode_rate, file_rate, folder_rate, look_through
-from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
+from hfs.planning.planning import (
+    RATES,
+    DataSet,
+    Given,
+    Inputs,
+    NotMeasured,
+    Rate,
+    decode_rate,
+    epochs,
+    file_rate,
+    folder_rate,
+    look_through,
+    nodes_of,
+    rate_of,
+)
 from hfs.policies.cluster.cost_model import WAYS
 
 _NODES = "1,2,4,8,16,32,64,128,256,512,1024"

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hfs.cli.figures import figure
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import printable
 
 _PIPE_COLUMNS = 160
 """Into a file or a pipe there is no terminal whose width would matter; lines should not be folded at 80."""

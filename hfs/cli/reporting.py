@@ -18,7 +18,7 @@ import msgspec
 from hfs.cli.command import Stopped
 from hfs.cli.exit_codes import DONE, PARTLY
 from hfs.cli.shared import MountTarget, complain
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import printable
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import click
 
 from hfs.cli.exit_codes import CANNOT_EXECUTE, NOT_FOUND
 from hfs.client.client import Client, find_socket
-from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, printable
 from hfs.mounting import mountinfo
 
 if TYPE_CHECKING:

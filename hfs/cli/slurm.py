@@ -12,8 +12,7 @@ import click
 
 from hfs.cli.command import CommandGroup
 from hfs.mountd.core.config.key import parse_size
-from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, printable
 from hfs.slurm import printed
 
 _DEFAULT_CONFIG = "/etc/hfs/slurm.toml"

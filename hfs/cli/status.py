@@ -18,8 +18,7 @@ from hfs.cli.exit_codes import DONE, FAILED
 from hfs.cli.shared import complete_mounts, control_option, sole_mount, target_of
 from hfs.client.client import Client, find_socket
 from hfs.client.control_socket import Address
-from hfs.mountd.core.errors import HfsError, MountError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import HfsError, MountError, printable
 from hfs.mounting import mountinfo, probe
 from hfs.mounting.mountinfo import Mount
 

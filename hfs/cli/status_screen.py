@@ -11,7 +11,7 @@ from typing import Any
 
 from hfs.cli.figures import count, duration, size
 from hfs.cli.situation import in_memory, is_covered, of_learner, situation_of
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import printable
 from hfs.policies.diagnosis.causes import found, nothing, waits_for
 
 MOST_LINES = 40

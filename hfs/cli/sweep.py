@@ -11,8 +11,7 @@ from hfs.cli.command import Command
 from hfs.cli.config import load_config
 from hfs.cli.exit_codes import DONE, FAILED, PARTLY
 from hfs.cli.shared import complain
-from hfs.mountd.core.errors import ConfigError, HfsError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import ConfigError, HfsError, printable
 from hfs.sweeping import Swept, TimeForOthers
 
 _USER_S, _OTHERS_S = 10.0, 30.0

@@ -15,23 +15,24 @@ from hfs.cli.reporting import under_bar
 from hfs.cli.shared import complain
 from hfs.mountd.core.config.key import parse_duration, parse_size
 from hfs.mountd.core.errors import ConfigError
-from hfs.planning.measuring import NotMeasured, file_rate, look_through
-from hfs.planning.planning import Given, rate_of
-from hfs.planning.recorded import Recorded, load, recorded
+from hfs.planning.planning import Given, NotMeasured, file_rate, look_through, rate_of
 from hfs.planning.simulating import (
     MOST_NODES,
     PARTS,
+    Recorded,
     Row,
     SimulationInputs,
     advice,
     fits_bytes,
     inputs_of,
+    load,
     mount_of,
     recommended,
+    recorded,
     rows,
 )
 from hfs.policies.cache.eviction import DEFAULT
-from hfs.policies.simulation.pieces import WAYS
+from hfs.policies.simulation.node import WAYS
 
 _EPOCHS = 3
 """The first, and two after it: where the cache is full they are alike."""

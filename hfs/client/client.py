@@ -19,8 +19,8 @@ from typing import Any
 from hfs.client.control_socket import Address, ControlAddress, ControlSocket, DaemonEnded, DaemonSilent, Refused
 from hfs.client.told import Nonsense, ReportedCounts, ReportedEstimate, ReportedNodes, ReportedStatus, check
 from hfs.mountd.core import socket_places
-from hfs.mountd.core.printable import printable
-from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.core.errors import printable
+from hfs.mountd.core.socket_places import socket_peer
 from hfs.mountd.wire.protocol import (
     Check,
     Cluster,

@@ -18,9 +18,8 @@ import time
 from typing import NamedTuple
 
 from hfs.mountd.core import path_steps
-from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.printable import printable
-from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.core.errors import HfsError, printable
+from hfs.mountd.core.socket_places import socket_peer
 from hfs.mountd.wire.protocol import HEADER_BYTES, Failure, ProtocolError, Reply, decode_reply, frame_bytes
 from hfs.mounting import mountinfo, probe
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import HfsError, printable
 
 _DEEPEST = 12
 _MOST_VALUES = 1_000_000

@@ -10,8 +10,7 @@ import os
 from collections.abc import Sequence
 
 from hfs.codecs.codec import CodecError, Decoded, Device, WantedOutput
-from hfs.codecs.container import unpack
-from hfs.codecs.sample import check_size, decode_entry
+from hfs.codecs.sample import check_size, decode_entry, unpack
 
 SUFFIX = ".hfsc"
 

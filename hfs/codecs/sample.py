@@ -7,11 +7,15 @@ they are (codec `plain`).
 from __future__ import annotations
 
 import importlib
+import json
 import math
+import struct
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+import xxhash
 
 from hfs.codecs.codec import (
     Array,
@@ -26,7 +30,6 @@ from hfs.codecs.codec import (
     find_codec,
     to_device,
 )
-from hfs.codecs.container import pack, unpack
 from hfs.policies.codecs import Unencodable
 
 MAIN = "data"
@@ -36,6 +39,161 @@ _MAX_UNASKED_BYTES = 256 * 1024**2
 """A few bytes may honestly stand for a mask of one value: DeepCAM's have 7 MB (768 x 1152 numbers of 8 bytes)."""
 _MAX_FOLD = 64
 """Of larger samples. A quarter of the size is what encoding them gives as a rule."""
+
+
+MAGIC = b"HFSC\r\n\x1a\n"
+FORMAT_VERSION = 1
+
+_HEAD = struct.Struct("<8sIIQQ")
+_CHECKSUM_AT = 24
+_ALIGNMENT = 64
+"""A cache line, and more than any load of a vector unit asks for."""
+
+_MAX_HEAD_BYTES = 1024**2
+"""Thousands of arrays. JSON takes fifty times its size once it is read."""
+
+_DTYPES = {f"{order}{kind}{size}" for kind in "iuf" for size in (1, 2, 4, 8) for order in ("<", "|")} | {"|b1"}
+
+
+def pack(entries: Sequence[SampleEntry]) -> bytes:
+    """The file of an encoded sample, `.hfsc`: a header that says what is in it, and the parts.
+
+    All numbers are little-endian:
+
+        offset  bytes
+        0       8       the magic: "HFSC", 13, 10, 26, 10 (a transfer as text would change it)
+        8       4       version of the format: 1
+        12      4       H, bytes of the header; a multiple of 32, so that the parts begin at one of 64
+        16      8       bytes of the whole file
+        24      8       xxh3 (64 bits, seed 0) of bytes 0 to 24 followed by bytes 32 to the end
+        32      H       the header: JSON in UTF-8, filled up with spaces
+        32 + H          the parts; each begins at a multiple of 64 and is filled up with zeros
+
+        {"arrays": [{"name": "data", "codec": "cosmoflow", "version": 1, "shape": [128, 128, 128, 4], "dtype": "<i2",
+                     "parameters": {...},
+                     "parts": [{"name": "keys16", "dtype": "<u2", "shape": [2097152], "offset": 295616}, ...]}, ...]}
+
+    The offset of a part counts from 32 + H. NumPy alone reads one:
+
+        head = json.loads(data[32 : 32 + H])
+        part = head["arrays"][0]["parts"][0]
+        np.frombuffer(data, part["dtype"], math.prod(part["shape"]), 32 + H + part["offset"]).reshape(part["shape"])
+
+    What the parts mean is told in policies/codecs/cosmoflow.py (`Tables`) and policies/codecs/deepcam.py (`Lines`).
+
+    Knows no codec, opens no file.
+
+    The container of these arrays.
+    """
+    arrays: list[dict[str, Any]] = []
+    pieces: list[bytes] = []
+    at = 0
+    for entry in entries:
+        parts = []
+        for name, part in entry.parts.items():
+            data = np.ascontiguousarray(part, _little(part.dtype)).tobytes()
+            parts.append({"name": name, "dtype": _little(part.dtype).str, "shape": part.shape, "offset": at})
+            fill = -len(data) % _ALIGNMENT
+            pieces += [data, bytes(fill)]
+            at += len(data) + fill
+        said = {"name": entry.name, "codec": entry.codec, "version": entry.version, "shape": entry.shape}
+        arrays.append({**said, "dtype": entry.dtype.str, "parameters": dict(entry.parameters), "parts": parts})
+    head = json.dumps({"arrays": arrays}, separators=(",", ":"), allow_nan=False).encode()
+    if len(head) > _MAX_HEAD_BYTES - _ALIGNMENT:
+        raise CodecError(f"{len(entries)} arrays are too many for one sample")
+    head += b" " * (-(_HEAD.size + len(head)) % _ALIGNMENT)
+    total = _HEAD.size + len(head) + at
+    start = _HEAD.pack(MAGIC, FORMAT_VERSION, len(head), total, 0)[:_CHECKSUM_AT]
+    body = b"".join([head, *pieces])
+    return start + _checksum(start, body).to_bytes(8, "little") + body
+
+
+def unpack(buffer: Buffer, *, verify: bool = True) -> list[SampleEntry]:
+    """The arrays of a container, their parts where they lie in `buffer` (anything with the buffer protocol).
+
+    verify  compare the checksum: 1 ms for 10 MB. Raises CodecError.
+    """
+    data = memoryview(buffer).cast("B")
+    if len(data) < _HEAD.size or data[: len(MAGIC)] != MAGIC:
+        raise CodecError("not an encoded sample (.hfsc), or cut short")
+    _, version, head_bytes, total, checksum = _HEAD.unpack_from(data)
+    if version > FORMAT_VERSION:
+        raise CodecError(
+            f"written in version {version} of the container, and this version of hfs reads up to {FORMAT_VERSION}: "
+            "install a newer hfs"
+        )
+    if len(data) != total:
+        raise CodecError(f"{len(data):,} bytes of an encoded sample of {total:,}: cut short, or not one sample")
+    if verify and _checksum(data[:_CHECKSUM_AT], data[_HEAD.size :]) != checksum:
+        raise CodecError("wrong checksum: bytes have changed since it was encoded; encode it again from its source")
+    begin = _HEAD.size + head_bytes
+    if head_bytes > _MAX_HEAD_BYTES:
+        raise CodecError(f"its header has {head_bytes:,} bytes; at most {_MAX_HEAD_BYTES:,} are believed")
+    try:
+        arrays = json.loads(bytes(data[_HEAD.size : begin]))["arrays"]
+        entries = [_entry(said, data[begin:]) for said in arrays]
+        _refuse_overlaps([part for said in arrays for part in said["parts"]])
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CodecError(f"its header is damaged ({error}); encode it again from its source") from None
+    if not entries:
+        raise CodecError("there is no array in it")
+    return entries
+
+
+def _entry(said: dict[str, Any], body: memoryview) -> SampleEntry:
+    """Raises ValueError, KeyError or TypeError."""
+    return SampleEntry(
+        str(said["name"]),
+        str(said["codec"]),
+        int(said["version"]),
+        _shape(said["shape"]),
+        _dtype(said["dtype"]),
+        dict(said["parameters"]),
+        {str(part["name"]): _part(part, body) for part in said["parts"]},
+    )
+
+
+def _part(said: dict[str, Any], body: memoryview) -> Array:
+    shape, dtype, offset = _shape(said["shape"]), _dtype(said["dtype"]), int(said["offset"])
+    count = math.prod(shape)
+    if offset < 0 or offset % _ALIGNMENT or offset + count * dtype.itemsize > len(body):
+        raise ValueError(f"part {said['name']} lies outside")
+    if not count:
+        return np.empty(shape, dtype)
+    return np.frombuffer(body, dtype, count, offset).reshape(shape)
+
+
+def _refuse_overlaps(said: Sequence[dict[str, Any]]) -> None:
+    """Each part has its own bytes: else a small file could have the same ones decoded any number of times."""
+    places = sorted(
+        (int(part["offset"]), math.prod(_shape(part["shape"])) * _dtype(part["dtype"]).itemsize) for part in said
+    )
+    for (offset, size), (following, _) in pairwise([place for place in places if place[1]]):
+        if offset + size > following:
+            raise ValueError(f"two parts share the bytes at {following}")
+
+
+def _shape(said: Sequence[int]) -> tuple[int, ...]:
+    shape = tuple(int(axis) for axis in said)
+    if any(axis < 0 for axis in shape):
+        raise ValueError(f"shape {shape}")
+    return shape
+
+
+def _dtype(said: str) -> np.dtype[Any]:
+    if said not in _DTYPES:
+        raise ValueError(f"dtype {said!r}")
+    return np.dtype(said)
+
+
+def _little(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype.newbyteorder("<")
+
+
+def _checksum(start: bytes | memoryview, body: bytes | memoryview) -> int:
+    state = xxhash.xxh3_64(start)
+    state.update(body)
+    return int(state.intdigest())
 
 
 def encode(

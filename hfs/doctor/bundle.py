@@ -26,7 +26,7 @@ from hfs.doctor.masking import Masks
 from hfs.doctor.surroundings import Surroundings
 from hfs.mountd.core.config import KEYS
 from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.memory import available_bytes, groups_of
+from hfs.mountd.core.limits import available_bytes, groups_of
 from hfs.mounting import keeper, mountinfo, probe
 from hfs.mounting.mountinfo import Mount
 from hfs.mounting.taking_away import owner_of

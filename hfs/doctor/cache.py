@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hfs.doctor.surroundings import CheckResult, Level, Surroundings, fault, good, limit
-from hfs.mountd.core.cache_directory import open_cache_directory
-from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.core.cache_directory import open_cache_directory, real_path
 from hfs.mountd.core.errors import ConfigError, HfsError
 from hfs.mountd.ledger import CacheRoot, caches_below, has_ledger
 from hfs.mounting import mountinfo, probe

@@ -14,13 +14,13 @@ import resource
 from collections.abc import Callable, Iterator
 
 from hfs.doctor.surroundings import CheckResult, Surroundings, good, limit, note
-from hfs.mountd.core.memory import available_bytes, group_folders, groups_of
+from hfs.mountd.core.limits import available_bytes, group_folders, groups_of
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mounting.view import own_namespaces, why_no_overlays
 from hfs.policies.descriptors import shares
 
 _FILES_WANTED = 65_536
-"""As mountd/core/open_files.py asks for."""
+"""As mountd/core/limits.py asks for."""
 _PROCESSES = 512
 """256 threads for the source, and those that write, stat, answer and fetch ahead."""
 _MEMORY_BYTES = 1 << 30

@@ -22,9 +22,8 @@ from hfs.client.client import Client, known_sockets
 from hfs.client.control_socket import DaemonSilent
 from hfs.client.told import ReportedByKeeper, check, decode_json
 from hfs.mountd.core import socket_places
-from hfs.mountd.core.errors import ConfigError, HfsError, MountError
-from hfs.mountd.core.printable import printable
-from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.core.errors import ConfigError, HfsError, MountError, printable
+from hfs.mountd.core.socket_places import socket_peer
 from hfs.mountd.supervisor.daemons import received
 from hfs.mounting import mountinfo, processes
 

@@ -24,8 +24,7 @@ from typing import BinaryIO
 from hfs.mountd.core import path_steps
 from hfs.mountd.core.cache_directory import LOGS, open_cache_directory
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import HfsError, printable
 from hfs.mountd.core.socket_places import prefix_of
 
 log = logging.getLogger(__name__)

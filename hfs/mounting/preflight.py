@@ -20,8 +20,7 @@ from hfs.client.client import find_socket
 from hfs.client.control_socket import DaemonSilent
 from hfs.doctor import Level, here
 from hfs.doctor.fuse import CERTAIN, check_device, check_fusermount
-from hfs.mountd.core.cache_directory import open_cache_directory
-from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.core.cache_directory import open_cache_directory, real_path
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.key import shown_user
 from hfs.mountd.core.errors import ConfigError, MountError

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from hfs.mountd.core.errors import MountError
-from hfs.mountd.core.printable import printable
-from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.core.errors import MountError, printable
+from hfs.mountd.core.socket_places import socket_peer
 from hfs.mountd.supervisor.table import number_of
 from hfs.mounting import mountinfo
 

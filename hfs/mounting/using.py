@@ -15,7 +15,7 @@ from hfs.client.client import Client, find_socket, known_sockets
 from hfs.client.control_socket import DaemonSilent
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import HfsError, MountError
-from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.core.socket_places import socket_peer
 from hfs.mountd.ledger import CacheRoot
 from hfs.mountd.supervisor.generations import Generations
 from hfs.mountd.supervisor.overlay import Layers

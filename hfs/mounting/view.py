@@ -27,8 +27,8 @@ from hfs.mountd.supervisor import overlay
 from hfs.mountd.supervisor.daemons import received
 from hfs.mountd.supervisor.errand import Errand
 from hfs.mountd.supervisor.generations import Generations
+from hfs.mountd.supervisor.mounts import CannotBecome, open_source
 from hfs.mountd.supervisor.overlay import MNT_DETACH, MS_BIND, MS_REC, MS_SLAVE, UMOUNT_NOFOLLOW, Layers, checked, libc
-from hfs.mountd.supervisor.source import CannotBecome, open_source
 from hfs.mountd.supervisor.table import TABLE, overlay_lies_at
 from hfs.mounting import mountinfo
 

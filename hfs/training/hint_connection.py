@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hfs.client.control_socket import Address, ControlSocket, DaemonSilent, Refused
-from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.printable import printable
+from hfs.mountd.core.errors import HfsError, printable
 from hfs.mountd.wire.hints import MAX_ORDER_SAMPLES, PART_BYTES, At, LayoutPart, Order, Over, Waited
 from hfs.mountd.wire.protocol import Failure, Join, Message, Reply, Result, encode
 

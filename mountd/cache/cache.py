@@ -35,13 +35,12 @@ from hfs.mountd.cache.evictions import EvictionsByName, clean_up, drop_passing
 from hfs.mountd.cache.evictor import Admission, Evictor
 from hfs.mountd.cache.files import StagedFileTable
 from hfs.mountd.cache.grants import CacheQuota
-from hfs.mountd.cache.kept_attributes import AttributesWanted, StoredAttributes
+from hfs.mountd.cache.kept_attributes import AttributesWanted, ObjectsAhead, StoredAttributes
 from hfs.mountd.cache.objects.changes import ReclaimQueue
 from hfs.mountd.cache.objects.codec import Shrinking
 from hfs.mountd.cache.objects.context import CacheContext, State
 from hfs.mountd.cache.objects.disk import Descriptors
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
-from hfs.mountd.cache.objects_ahead import ObjectsAhead
 from hfs.mountd.cache.publisher import Findings, ObjectPublisher
 from hfs.mountd.cache.reader import StagedReader, Verifying
 from hfs.mountd.cache.reclaimer import Reclaimer

@@ -26,8 +26,8 @@ from hfs.mountd.cache.objects.io import WritePace, staging_io
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.rows import KnownObjects, Pins
 from hfs.mountd.cache.writing import DIRECT_FROM_BYTES, WriteJob
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.background import note_fault
-from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import COMMIT_BYTES, COMMIT_EVERY_S
 
 _GROUP_CHUNKS = 16_384

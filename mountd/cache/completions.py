@@ -24,7 +24,7 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.rows import KnownObjects
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.policies.cache.admission import blocks_bytes, grant_bytes, object_overhead_bytes
 
 _NUMBERS = 4096

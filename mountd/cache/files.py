@@ -21,9 +21,9 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet
 from hfs.mountd.cache.rows import RowUpdates
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.background import note_fault
 from hfs.mountd.core.flight import SingleFlight
-from hfs.mountd.core.version import Version
 
 _KEEP = 65_536
 """StagedFiles kept although nobody holds them: about 40 MB, and more files than are open or fetched ahead at a time."""

@@ -31,8 +31,8 @@ from hfs.mountd.cache.told_objects import ExposedObjects
 from hfs.mountd.core.background import call_guarded
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.mountd.core.errors import HfsError, MountError
+from hfs.mountd.core.limits import OpenFiles
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.ledger import CacheRoot
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.cache.eviction import Lru

@@ -23,8 +23,7 @@ from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import Damaged
 from hfs.mountd.cache.objects.reads import OUR_LIMITS, Changed, publish_object, publish_opened
 from hfs.mountd.cache.told_objects import ExposedObjects
-from hfs.mountd.core.errors import StagingError
-from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.errors import StagingError, shown_path
 from hfs.policies.geometry import Extent, chunk_range
 
 Value = TypeVar("Value")

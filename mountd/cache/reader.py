@@ -35,7 +35,7 @@ from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.reads import WantedRead, read_ahead, read_object, read_objects_ahead
 from hfs.mountd.cache.publisher import Findings
 from hfs.mountd.core.background import guarded, note_fault, start_guarded
-from hfs.mountd.core.byte_lru import ByteLRU
+from hfs.mountd.core.buffers import ByteLRU
 from hfs.mountd.core.errors import HfsError, StagingError
 from hfs.mountd.core.flight import SingleFlight
 from hfs.policies.geometry import Extent, chunk_range, split

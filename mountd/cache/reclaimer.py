@@ -25,8 +25,8 @@ from hfs.mountd.cache.objects.file import recall
 from hfs.mountd.cache.objects.numbers import ObjectIdAllocator
 from hfs.mountd.cache.rows import Pins, RowUpdates
 from hfs.mountd.cache.told_objects import ExposedObjects, Leaver
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.background import guarded
-from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 
 _FORGOTTEN_AT_ONCE = 2048

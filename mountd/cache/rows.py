@@ -21,7 +21,7 @@ from hfs.mountd.cache.objects.changes import stamp_to_keep
 from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.numbers import NumberSet, StampsByNumber
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.kernel import KnownObject
 from hfs.policies.cache.admission import BLOCK_BYTES, object_overhead_bytes
 from hfs.policies.cache.eviction import USES_FLUSHED_EVERY_S

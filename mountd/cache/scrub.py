@@ -32,7 +32,7 @@ from hfs.mountd.cache.objects.context import CacheContext
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.reads import Looked, look_at
 from hfs.mountd.cache.rows import RowUpdates, pages_of
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.geometry import chunk_extent
 

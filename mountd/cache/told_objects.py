@@ -24,8 +24,7 @@ import trio
 
 from hfs.mountd.cache.generation import Generation, Makers, OverlaysFound
 from hfs.mountd.cache.objects.numbers import StampsByNumber
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Attributes, Version
 from hfs.mountd.kernel import XattrAnswers
 
 if TYPE_CHECKING:

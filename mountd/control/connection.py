@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.core.socket_peer import HasPeer, socket_peer, socket_peer_groups
+from hfs.mountd.core.socket_places import HasPeer, socket_peer, socket_peer_groups
 from hfs.mountd.hints import Learners
 from hfs.mountd.wire.hints import decode_learner
 from hfs.mountd.wire.protocol import (

@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from hfs.mountd.cache import Cache
-from hfs.mountd.control.cache_commands import CacheCommands
+from hfs.mountd.control.cache_commands import CacheCommands, RefreshWork
 from hfs.mountd.control.connection import (
     ClientGone,
     ControlConnection,
@@ -28,15 +28,14 @@ from hfs.mountd.control.connection import (
     requester_of,
     requester_through_mount,
 )
-from hfs.mountd.control.refresh import RefreshWork
 from hfs.mountd.control.tunnels import Tunnels
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.background import guarded, start_for_life
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, HfsError, MountError, sole
+from hfs.mountd.core.limits import OpenFiles, is_refusal
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles, is_refusal
 from hfs.mountd.files import Recorder
 from hfs.mountd.hints import Learners
 from hfs.mountd.peers import ClusterView

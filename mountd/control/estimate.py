@@ -15,12 +15,11 @@ import trio
 
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
-from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.control.pending_files import ProgressCounter
 from hfs.mountd.control.warm import WarmRates
 from hfs.mountd.control.warm_nodes import TOO_LARGE, Fitting
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, Version
 from hfs.mountd.core.errors import HfsError, StagingError
-from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import Owners, SparseFiles
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.wire.protocol import Result

@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 import trio
 
-from hfs.mountd.core.background import start_guarded
+from hfs.mountd.core.background import Slices, start_guarded
 from hfs.mountd.core.caller import credentials_of, has_ended, process_of
-from hfs.mountd.core.slices import Slices
 from hfs.mountd.wire.tunnel import CLOSE, END, MORE, OPEN, Answer, Exchange, NoExchange
 
 log = logging.getLogger(__name__)

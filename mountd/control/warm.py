@@ -21,8 +21,7 @@ import trio
 
 from hfs.mountd.cache import Cache
 from hfs.mountd.control.connection import Report
-from hfs.mountd.control.pending_files import PendingFiles
-from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.control.pending_files import PendingFiles, ProgressCounter
 from hfs.mountd.control.warm_nodes import Fitting, NodeStaging, RoomWanted, WarmFetches
 from hfs.mountd.core.errors import HfsError, SourceError
 from hfs.mountd.core.metrics import Metrics

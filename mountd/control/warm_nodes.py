@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.control.pending_files import PendingFile, PendingFiles
-from hfs.mountd.control.progress import ProgressCounter
+from hfs.mountd.control.pending_files import PendingFile, PendingFiles, ProgressCounter
 from hfs.mountd.core.errors import HfsError, NotTaken, StagingError, VersionChanged
 from hfs.mountd.fetch import Become, Fetcher, Goal, Owners, Resolver, SmallFiles, SmallPipeline, SparseFiles
 from hfs.mountd.namespace import Node

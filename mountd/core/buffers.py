@@ -16,8 +16,9 @@ import errno
 import mmap
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from itertools import count
+from typing import Generic, TypeVar
 
 import numpy as np
 import trio
@@ -33,6 +34,55 @@ given up keep their memory until the source answers."""
 _LOOK_EVERY_S = 1.0
 _PREFETCH_SHARE = 0.5
 """Half: a node that only reads sequentially still has eight 8 MiB chunks ahead of it with the default budget."""
+
+
+Key = TypeVar("Key")
+
+
+class ByteLRU(Generic[Key]):
+    """What is kept in memory in case it is asked for again, a bounded number of bytes; the oldest goes first.
+
+    Event loop only.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held: OrderedDict[Key, memoryview] = OrderedDict()
+        self.bytes = 0
+
+    def keep(self, key: Key, data: memoryview) -> None:
+        """Keep it; the oldest go, and this one too if it is larger than the limit."""
+        self.drop(key)
+        self._held[key] = data
+        self.bytes += len(data)
+        while self.bytes > self._limit_bytes:
+            _, oldest = self._held.popitem(last=False)
+            self.bytes -= len(oldest)
+
+    def get(self, key: Key) -> memoryview | None:
+        """What is kept of `key`."""
+        return self._held.get(key)
+
+    def touch(self, key: Key) -> None:
+        """It counts as the newest, if it is kept."""
+        if key in self._held:
+            self._held.move_to_end(key)
+
+    def goes_first(self, key: Key) -> None:
+        """It counts as the oldest, if it is kept."""
+        if key in self._held:
+            self._held.move_to_end(key, last=False)
+
+    def drop(self, key: Key) -> None:
+        """Nobody needs it any more."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self.bytes -= len(held)
+
+    def clear(self) -> None:
+        """The memory is needed."""
+        self._held.clear()
+        self.bytes = 0
 
 
 class Buffers:

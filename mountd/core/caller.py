@@ -11,7 +11,7 @@ import os
 from signal import Signals
 from typing import NamedTuple
 
-from hfs.mountd.core.open_files import read_small
+from hfs.mountd.core.limits import read_small
 
 _KILL = 1 << (Signals.SIGKILL - 1)
 _DUMPING = sum(

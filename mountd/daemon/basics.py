@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory, OpenFiles
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.namespace import Journal
 from hfs.mountd.wire.handover import Handover

@@ -27,9 +27,8 @@ import trio
 from hfs.mountd.cache import Shrinker
 from hfs.mountd.core.caller import numbers_are_foreign
 from hfs.mountd.core.config import Config
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory, OpenFiles, of_this_process
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles, of_this_process
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.files import open_file_service

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from hfs.mountd.core.background import start_guarded
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.storage import Storage
 from hfs.mountd.kernel import SlotTable

@@ -17,8 +17,8 @@ from hfs.mountd.control import Traffic
 from hfs.mountd.core.background import faults
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.config import describe
+from hfs.mountd.core.limits import read_small
 from hfs.mountd.core.metrics import COUNTERS
-from hfs.mountd.core.open_files import read_small
 from hfs.mountd.daemon.basics import Basics
 from hfs.mountd.daemon.ending import Ending
 from hfs.mountd.daemon.files import FileService

@@ -18,11 +18,10 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.config.key import SourceUser
 from hfs.mountd.core.errors import CacheInUse, ConfigError, HfsError, MountError
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon.basics import Basics
-from hfs.mountd.daemon.cache_root import OwnCache, open_own_cache, without
-from hfs.mountd.daemon.cache_watch import why_silent
+from hfs.mountd.daemon.cache_watch import OwnCache, open_own_cache, why_silent, without
 from hfs.mountd.fetch import PrefetchQueue
 from hfs.mountd.files import ChangedNames, Handles, Refetching, SentAway
 from hfs.mountd.hints import Learners, PlanChanges

@@ -11,12 +11,10 @@ from hfs.mountd.fetch.chunks.page_pusher import PUSH_STEP_BYTES, PageCache, Page
 from hfs.mountd.fetch.directory_delegations import DelegationTerms, DirectoryDelegations
 from hfs.mountd.fetch.fetches_ahead import FetchesAhead, SiblingFetches
 from hfs.mountd.fetch.misses import History, Misses
-from hfs.mountd.fetch.prefetch import Prefetch
-from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
-from hfs.mountd.fetch.resolver import Ensured, Resolved, Resolver, Unsized
+from hfs.mountd.fetch.prefetch import Prefetch, PrefetchQueue
+from hfs.mountd.fetch.resolver import Ensured, Resolved, Resolver, SparseFiles, Unsized
 from hfs.mountd.fetch.serving import Serving
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
 from hfs.mountd.fetch.small_files import SmallFiles
 from hfs.mountd.fetch.small_pipeline import WAS_HERE, Become, Place, Small, SmallPipeline
-from hfs.mountd.fetch.sparse_files import SparseFiles
 from hfs.mountd.fetch.stepping_back import OwnWaits, SteppingBack, WhatYields

@@ -7,13 +7,13 @@ of a chunk are the worker's to count.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch.chunks.fetcher import Goal
+from hfs.mountd.fetch.chunks.fetcher import FetchTurns, Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push
-from hfs.mountd.fetch.chunks.turns import FetchTurns
 from hfs.mountd.fetch.misses import Misses
 from hfs.mountd.fetch.resolver import Ensured, Resolver
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
@@ -65,28 +65,18 @@ class SiblingFetches:
         return self._siblings.next(limit) if limit else []
 
 
+@dataclass(eq=False, repr=False)
 class FetchesAhead:
     """Event loop only."""
 
-    def __init__(
-        self,
-        resolver: Resolver,
-        owners: Owners,
-        misses: Misses,
-        siblings: SiblingFetches,
-        cache: Cache,
-        source: Source,
-        turns: FetchTurns,
-        metrics: Metrics,
-    ) -> None:
-        self._resolver = resolver
-        self._owners = owners
-        self._misses = misses
-        self._siblings = siblings
-        self._cache = cache
-        self._source = source
-        self._turns = turns
-        self._metrics = metrics
+    _resolver: Resolver
+    _owners: Owners
+    _misses: Misses
+    _siblings: SiblingFetches
+    _cache: Cache
+    _source: Source
+    _turns: FetchTurns
+    _metrics: Metrics
 
     async def prefetch_chunk(
         self, node: Node, file: StagedFile, index: int, began: Callable[[], None], *, soon: bool

@@ -15,9 +15,9 @@ from typing import Protocol
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
-from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.fetch.prefetch import PrefetchQueue
 from hfs.mountd.namespace import Node
 from hfs.policies.geometry import Extent
 from hfs.policies.prefetch.miss_policy import PATIENCE_S, Decision, Fetch, Follow, MissPolicy, ScheduledChunk

@@ -14,9 +14,8 @@ from typing import Any
 import xxhash
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.core.errors import VersionChanged
-from hfs.mountd.core.printable import shown_path
-from hfs.mountd.core.version import Version, is_lasting
+from hfs.mountd.core.attributes import Version, is_lasting
+from hfs.mountd.core.errors import VersionChanged, shown_path
 from hfs.mountd.fetch.chunks.fetcher import Fetcher, Goal
 from hfs.mountd.fetch.chunks.page_pusher import Push
 from hfs.mountd.fetch.resolver import Ensured, Resolver

@@ -16,8 +16,7 @@ from functools import partial
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.core.errors import HfsError, SourceError, StagingError
-from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.errors import HfsError, SourceError, StagingError, shown_path
 from hfs.mountd.fetch.chunks.fetcher import Goal
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.mountd.fetch.chunks.page_pusher import Push

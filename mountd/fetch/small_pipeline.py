@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import trio
 
 from hfs.mountd.cache import Cache, Completion, SeenObject, Stamp
+from hfs.mountd.core.attributes import Version, version_of
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.seen import version_of
-from hfs.mountd.core.version import Version
 from hfs.mountd.fetch.directory_delegations import DirectoryDelegations
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
 from hfs.mountd.kernel import Fetched, FetchKind, SmallFetches

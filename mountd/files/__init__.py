@@ -4,7 +4,6 @@ One open and one read are told here from end to end. It never speaks FUSE and ne
 and `namespace`.
 """
 
-from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import DirectoryHandle, FileHandle, Handles
 from hfs.mountd.files.inheritance import have_names_looked_up, open_again
@@ -12,11 +11,9 @@ from hfs.mountd.files.io_mode import Impediments, IoMode
 from hfs.mountd.files.open_modes import OpenModes, SentAway
 from hfs.mountd.files.opened_files import OpenedFiles, OpenObservers
 from hfs.mountd.files.opening import Opening, SmallOpens
-from hfs.mountd.files.overlays import KernelReads, Overlays
-from hfs.mountd.files.page_fill import PageFill
+from hfs.mountd.files.overlays import ChangedNames, KernelReads, Overlays
 from hfs.mountd.files.passthrough import Passthrough, Refetching
 from hfs.mountd.files.read_path import PageFaults, ReadaheadWindows, ReadPath
-from hfs.mountd.files.readers import Readers
-from hfs.mountd.files.recorder import Recorder
-from hfs.mountd.files.residency import Residency
+from hfs.mountd.files.readers import Readers, Recorder
+from hfs.mountd.files.residency import PageFill, Residency
 from hfs.mountd.files.unused_pages import UnusedPages

@@ -22,8 +22,8 @@ from functools import partial
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.background import Slices
 from hfs.mountd.core.errors import SourceError
-from hfs.mountd.core.slices import Slices
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.opened_files import OpenedFiles
 from hfs.mountd.kernel import Backing, DataPlane, Opened, StagedObject

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.core.errors import SourceError
-from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.errors import SourceError, shown_path
 from hfs.mountd.kernel import DataPlane
 from hfs.mountd.namespace import Dentry, Journal, Namespace, Node
 from hfs.mountd.source import Listing

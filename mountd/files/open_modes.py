@@ -6,15 +6,16 @@ complete, durable and sound; a large file that will be so in a moment is waited 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import trio
 
 from hfs.mountd.cache import Cache, ExposedObjects, StagedFile
-from hfs.mountd.core.errors import VersionChanged
+from hfs.mountd.core.errors import VersionChanged, shown_path
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch import PrefetchQueue
-from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.io_mode import IoMode
+from hfs.mountd.files.overlays import ChangedNames
 from hfs.mountd.files.passthrough import Passthrough
 from hfs.mountd.namespace import Namespace, Node, recall
 from hfs.policies.iomode import Answer, answer
@@ -99,28 +100,18 @@ class SentAway:
         self._threads.pop(node, None)
 
 
+@dataclass(eq=False, repr=False)
 class OpenModes:
     """Event loop only."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        cache: Cache,
-        io_mode: IoMode,
-        passthrough: Passthrough,
-        sent_away: SentAway,
-        queue: PrefetchQueue,
-        metrics: Metrics,
-        changed: ChangedNames,
-    ) -> None:
-        self.changed = changed
-        self._namespace = namespace
-        self._cache = cache
-        self._io_mode = io_mode
-        self._passthrough = passthrough
-        self._sent_away = sent_away
-        self._queue = queue
-        self._metrics = metrics
+    _namespace: Namespace
+    _cache: Cache
+    _io_mode: IoMode
+    _passthrough: Passthrough
+    _sent_away: SentAway
+    _queue: PrefetchQueue
+    _metrics: Metrics
+    changed: ChangedNames
 
     @property
     def stateless(self) -> bool:

@@ -6,13 +6,13 @@ Never waits, never decides how a file is opened. Event loop only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.fetch import DirectoryDelegations, PrefetchQueue, SiblingWatch
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.open_modes import OpenModes
-from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.files.readers import Recorder
 from hfs.mountd.files.unused_pages import UnusedPages
 from hfs.mountd.hints import FollowedPlans
 from hfs.mountd.kernel import DataPlane
@@ -20,6 +20,7 @@ from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.source import Source
 
 
+@dataclass(eq=False, repr=False)
 class OpenObservers:
     """Who is told of opens and closes: recorder, hints, siblings; and the source, whose descriptors then close.
 
@@ -27,23 +28,13 @@ class OpenObservers:
     (`only_looks`; `residency` does) nobody is told.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        plans: FollowedPlans,
-        siblings: SiblingWatch,
-        source: Source,
-        directory_delegations: DirectoryDelegations,
-        pages: UnusedPages,
-        only_looks: Callable[[int], bool],
-    ) -> None:
-        self._recorder = recorder
-        self._plans = plans
-        self._siblings = siblings
-        self._source = source
-        self.directory_delegations = directory_delegations
-        self._pages = pages
-        self._only_looks = only_looks
+    _recorder: Recorder
+    _plans: FollowedPlans
+    _siblings: SiblingWatch
+    _source: Source
+    directory_delegations: DirectoryDelegations
+    _pages: UnusedPages
+    _only_looks: Callable[[int], bool]
 
     def opened(self, node: Node, file: StagedFile, thread_id: int) -> None:
         """Thread `thread_id` has opened a file; if it is small, it is about to be read."""
@@ -66,26 +57,17 @@ class OpenObservers:
             self._source.idle_files.release(version)
 
 
+@dataclass(eq=False, repr=False)
 class OpenedFiles:
     """The files that are open."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        handles: Handles,
-        cache: Cache,
-        modes: OpenModes,
-        observers: OpenObservers,
-        queue: PrefetchQueue,
-        plane: DataPlane,
-    ) -> None:
-        self._namespace = namespace
-        self._handles = handles
-        self._cache = cache
-        self._modes = modes
-        self._observers = observers
-        self._queue = queue
-        self._plane = plane
+    _namespace: Namespace
+    _handles: Handles
+    _cache: Cache
+    _modes: OpenModes
+    _observers: OpenObservers
+    _queue: PrefetchQueue
+    _plane: DataPlane
 
     def opened(self, node: Node, file: StagedFile, backing_id: int | None, thread_id: int, unique: int) -> int:
         """`node` is open once more; the number of its handle. The caller has pinned `file` and acquired the backing

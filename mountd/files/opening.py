@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from dataclasses import dataclass
 
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.core.errors import HfsError, SourceError, VersionChanged
-from hfs.mountd.core.printable import shown_path
+from hfs.mountd.core.errors import HfsError, SourceError, VersionChanged, shown_path
 from hfs.mountd.fetch import PagePusher, PrefetchQueue, Resolver
-from hfs.mountd.files.changed_names import ChangedNames
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import FileHandle, Handles
 from hfs.mountd.files.io_mode import IoMode
 from hfs.mountd.files.open_modes import OpenModes
 from hfs.mountd.files.opened_files import OpenedFiles
+from hfs.mountd.files.overlays import ChangedNames
 from hfs.mountd.namespace import Dentry, Namespace, Node, expire
 from hfs.policies.geometry import Extent
 from hfs.policies.iomode import SMALL_BYTES
@@ -78,26 +78,17 @@ class SmallOpens:
             await self._pusher.push(node, 0, data)
 
 
+@dataclass(eq=False, repr=False)
 class Opening:
     """Opens and closes. Event loop only."""
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        handles: Handles,
-        cache: Cache,
-        modes: OpenModes,
-        small: SmallOpens,
-        opened_files: OpenedFiles,
-        delegations: Delegations,
-    ) -> None:
-        self._namespace = namespace
-        self._handles = handles
-        self._cache = cache
-        self._modes = modes
-        self._small = small
-        self._opened_files = opened_files
-        self._delegations = delegations
+    _namespace: Namespace
+    _handles: Handles
+    _cache: Cache
+    _modes: OpenModes
+    _small: SmallOpens
+    _opened_files: OpenedFiles
+    _delegations: Delegations
 
     async def look_up(self, directory: Node, name: bytes) -> Dentry:
         """What `name` in `directory` is; a file that the data plane is fetching is waited for."""

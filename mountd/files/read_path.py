@@ -12,13 +12,13 @@ from collections import OrderedDict
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import VersionChanged, ungrouped
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import PUSH_STEP_BYTES, History, Owners, PagePusher, PrefetchQueue, Resolved, Resolver
 from hfs.mountd.files.delegations import Delegations
 from hfs.mountd.files.handles import FileHandle
-from hfs.mountd.files.recorder import Recorder
+from hfs.mountd.files.readers import Recorder
 from hfs.mountd.hints import FollowedPlans
 from hfs.mountd.namespace import expire, pages_lost
 from hfs.policies.geometry import Extent, Piece, chunk_range, clamp, split

@@ -19,7 +19,7 @@ from typing import Protocol
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.files import Handles, Opening, Readers, ReadPath
-from hfs.mountd.fuse.quota import RequestQuota
+from hfs.mountd.fuse.boundary import RequestQuota
 from hfs.mountd.kernel import fastpath
 from hfs.mountd.namespace import Namespace, Node, Permissions, wanted_by
 

@@ -4,8 +4,7 @@ A hint can only make reads faster: whatever is wrong with it is an answer to its
 """
 
 from hfs.mountd.hints.followed_plans import FollowedPlans, PlanChanges
-from hfs.mountd.hints.hints import HintFollower, ReadableFiles
-from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.hints import HintFollower, Learners, ReadableFiles
 from hfs.mountd.hints.page_cache_warmer import PageCacheWarmer, ReadWays
 from hfs.mountd.hints.planned_units import PlannedChunks, PlannedFiles
 from hfs.mountd.hints.space_reservation import SpaceReservation

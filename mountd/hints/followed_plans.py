@@ -16,14 +16,13 @@ import numpy as np
 import trio
 
 from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.fetch import ChunkMemory
-from hfs.mountd.hints.epoch_plan import EpochPlan
+from hfs.mountd.hints.epoch_plan import EpochPlan, hash_of
 from hfs.mountd.hints.plan_registry import PlanRegistry
 from hfs.mountd.hints.space_reservation import SpaceReservation
-from hfs.mountd.hints.unit_layout import hash_of
 from hfs.mountd.namespace import LeadsOut, Node
 from hfs.policies.prefetch.miss_policy import ScheduledChunk
 

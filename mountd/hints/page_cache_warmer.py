@@ -18,7 +18,7 @@ import trio
 
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import Goal, Owners, PagePusher, Resolver
 from hfs.mountd.hints.epoch_plan import EpochPlan

@@ -23,11 +23,10 @@ import numpy as np
 import trio
 
 from hfs.mountd.cache import StagedFile
+from hfs.mountd.core.attributes import Version
+from hfs.mountd.core.background import Slices
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.core.slices import Slices
-from hfs.mountd.core.version import Version
-from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey, plan_bytes
-from hfs.mountd.hints.unit_layout import UnitLayout, layout_bytes
+from hfs.mountd.hints.epoch_plan import EpochPlan, PlanKey, UnitLayout, layout_bytes, plan_bytes
 from hfs.mountd.namespace import Node
 from hfs.mountd.wire.hints import decode_layout, layout_digest
 from hfs.mountd.wire.layout import LayoutError, SampleExtents

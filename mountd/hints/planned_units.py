@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import trio
 
 from hfs.mountd.cache import Cache, StagedFile
-from hfs.mountd.core.errors import HfsError, SourceError, StagingError, VersionChanged
+from hfs.mountd.core.errors import HfsError, SourceError, StagingError, VersionChanged, shown_path
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.printable import shown_path
 from hfs.mountd.fetch import Become, Ensured, Goal, Owners, Place, Push, Resolver, Small, SmallFiles
 from hfs.mountd.hints.epoch_plan import EpochPlan
 from hfs.mountd.hints.followed_plans import FollowedPlans, PlanChanges

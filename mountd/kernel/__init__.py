@@ -5,11 +5,27 @@ that the extension stands before libfuse. It never learns of sources, caches or 
 """
 
 from hfs.mountd.kernel import fastpath
-from hfs.mountd.kernel.disk_reads import DiskReads
-from hfs.mountd.kernel.fastpath import KernelSettings, tune
-from hfs.mountd.kernel.names import expire_names, forget_all_names, forget_attributes, forget_names, let_go_of_pages
-from hfs.mountd.kernel.plane import Backing, Counted, DataPlane, Opened, PlaneFigures, ReadProgress, StagedObject
-from hfs.mountd.kernel.slots import SlotFigures, SlotTable, TakenSlot
+from hfs.mountd.kernel.fastpath import LOOK_AT_MOST_S, KernelSettings, XattrAnswers, tune
+from hfs.mountd.kernel.plane import (
+    Backing,
+    Counted,
+    DataPlane,
+    DiskReads,
+    Opened,
+    PlaneFigures,
+    ReadProgress,
+    StagedObject,
+)
+from hfs.mountd.kernel.slots import (
+    SlotFigures,
+    SlotTable,
+    TakenSlot,
+    expire_names,
+    forget_all_names,
+    forget_attributes,
+    forget_names,
+    let_go_of_pages,
+)
 from hfs.mountd.kernel.small_fetches import (
     Fetched,
     FetchFigures,
@@ -18,4 +34,3 @@ from hfs.mountd.kernel.small_fetches import (
     SmallFetches,
     let_go_of_staged_bytes,
 )
-from hfs.mountd.kernel.xattr_answers import LOOK_AT_MOST_S, XattrAnswers

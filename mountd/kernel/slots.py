@@ -6,12 +6,14 @@ emptied by the namespace alone.
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hfs.mountd.core.seen import SeenNames
+from hfs.mountd.core.attributes import SeenNames
 from hfs.mountd.kernel.plane import DataPlane
 from hfs.mountd.native.extension import EXTENSION
 
@@ -23,6 +25,72 @@ _SHARDS = 1024
 _HELD = struct.Struct("=QB")
 
 _Taken = tuple[int, int, bytes, int, int, bytes, int, int]
+
+
+_HEADER = struct.Struct("=IiQ")  # struct fuse_out_header
+_INVAL_INODE, _INVAL_ENTRY, _INC_EPOCH = 2, 3, 8  # enum fuse_notify_code
+_INODE = struct.Struct("=Qqq")  # struct fuse_notify_inval_inode_out; from a negative offset on no page goes
+_EXPIRE_ONLY = 1  # FUSE_EXPIRE_ONLY
+_ENTRY = struct.Struct("=QII")  # struct fuse_notify_inval_entry_out
+
+
+def forget_all_names(connection_fd: int) -> bool:
+    """The kernel looks up every name of the mount anew when it needs it. False: it cannot (before Linux 6.16).
+
+    A message on the connection that libfuse has no words for yet. Blocks: the kernel waits for the directory, which a
+    look-up under way may hold, so whoever answers look-ups must not wait for this.
+    """
+    try:
+        os.write(connection_fd, _HEADER.pack(_HEADER.size, _INC_EPOCH, 0))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
+
+
+def expire_names(connection_fd: int, directory_id: int, names: Iterable[bytes]) -> None:
+    """The kernel looks these names in one directory up anew when it needs them, and keeps what is as it was: nobody's
+    working directory loses its name. Before Linux 6.2 as `forget_names`."""
+    _tell_of_names(connection_fd, directory_id, names, _EXPIRE_ONLY)
+
+
+def forget_attributes(connection_fd: int, node_ids: Iterable[int]) -> None:
+    """The kernel asks for the attributes of these nodes anew when it needs them; their pages stay. Those that it does
+    not know are no error. Waits for nothing."""
+    for node_id in node_ids:
+        if not _told(connection_fd, _INVAL_INODE, _INODE.pack(node_id, -1, 0)):
+            return
+
+
+def let_go_of_pages(connection_fd: int, node_ids: Iterable[int]) -> None:
+    """As `forget_attributes`, and no page of them stays. Waits for pages that READs have locked."""
+    for node_id in node_ids:
+        if not _told(connection_fd, _INVAL_INODE, _INODE.pack(node_id, 0, 0)):
+            return
+
+
+def forget_names(connection_fd: int, directory_id: int, names: Iterable[bytes]) -> None:
+    """The same of these names in one directory and of everything below. Those that it does not know are no error."""
+    _tell_of_names(connection_fd, directory_id, names, 0)
+
+
+def _tell_of_names(connection_fd: int, directory_id: int, names: Iterable[bytes], flags: int) -> None:
+    for name in names:
+        if not _told(connection_fd, _INVAL_ENTRY, _ENTRY.pack(directory_id, len(name), flags) + name + b"\0"):
+            return
+
+
+def _told(connection_fd: int, code: int, body: bytes) -> bool:
+    """False: the mount is gone."""
+    try:
+        os.write(connection_fd, _HEADER.pack(_HEADER.size + len(body), code, 0) + body)
+    except OSError as error:
+        if error.errno in (errno.ENOTCONN, errno.ENODEV, errno.EBADF):
+            return False
+        if error.errno != errno.ENOENT:
+            raise
+    return True
 
 
 class TakenSlot(NamedTuple):
@@ -37,7 +105,7 @@ class TakenSlot(NamedTuple):
     valid_s: float
     """For how long its name and attributes are good, from now on; not positive: they are past their time."""
     seen: bytes
-    """Its attributes, as in `core.seen`."""
+    """Its attributes, as in `core.attributes`."""
     opens: int = 0
     """Handles of it that are open, all with its id for a number."""
     number: int = -1
@@ -115,7 +183,7 @@ class SlotTable:
         return unknown
 
     def seen(self, directory_id: int, names: Sequence[bytes]) -> bytes:
-        """What is known of each, as in `core.seen`: ENOENT of those that are not slots, or past their time."""
+        """What is known of each, as in `core.attributes`: ENOENT of those that are not slots, or past their time."""
         seen: bytes = EXTENSION.plane_slots_seen(directory_id, list(names))
         return seen
 

@@ -54,7 +54,7 @@ class Fetched(NamedTuple):
     """Of the loan that it was begun in."""
     name: bytes
     seen: bytes
-    """As in `core.seen`; zeros where nothing was seen."""
+    """As in `core.attributes`; zeros where nothing was seen."""
     number: int
     """Of the object, which has this inode number and ctime, and its bytes this checksum (xxh3_64)."""
     inode: int
@@ -116,7 +116,7 @@ class SmallFetches:
     """The one pipeline of this process. Never waits, but for answers under way."""
 
     def __init__(self, reader: Credentials | None = None, *, wholly: bool = False) -> None:
-        """`reader`: as whom the source is asked, if that is another user. `wholly`: see mountd/source/user_context.py,
+        """`reader`: as whom the source is asked, if that is another user. `wholly`: see mountd/source/threads.py,
         which says what is to be done before."""
         self.news = News(News.FETCHED)
         """That something has become of files."""

@@ -5,7 +5,6 @@ tell each other how their readers wait. It knows nothing of what the caches hold
 only: commands look at it before there is a daemon.
 """
 
-from hfs.mountd.ledger.board import Board, NeighbourWaits
 from hfs.mountd.ledger.ledger import Hold, Ledger, LedgerBusy, Listed, Registration, Taken
 from hfs.mountd.ledger.record import Notice, Quota, QuotaRequest, ServedSource
-from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below, has_ledger
+from hfs.mountd.ledger.root import Board, CacheRoot, NeighbourWaits, cache_name, caches_below, has_ledger

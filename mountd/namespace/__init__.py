@@ -10,8 +10,6 @@ from hfs.mountd.namespace.links import LeadsOut, NamesNothing, is_link
 from hfs.mountd.namespace.namespace import Namespace, open_namespace, seconds
 from hfs.mountd.namespace.nodes.node import Dentry, Node, expire, pages_given, pages_lost, place_of, recall, tried
 from hfs.mountd.namespace.nodes.table import ROOT_ID
-from hfs.mountd.namespace.permissions import Asker, Permissions, wanted_by
-from hfs.mountd.namespace.refreshing import Refreshed, Refreshing
-from hfs.mountd.namespace.second_look_outcomes import SecondLookOutcomes
+from hfs.mountd.namespace.permissions import Asker, Permissions, Xattrs, wanted_by
+from hfs.mountd.namespace.refreshing import Refreshed, Refreshing, SecondLookOutcomes
 from hfs.mountd.namespace.statahead import EXPECTED
-from hfs.mountd.namespace.xattrs import Xattrs

@@ -15,13 +15,12 @@ import trio
 
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.background import start_guarded
-from hfs.mountd.core.errors import HfsError, SourceError, SourceTimeout, ungrouped
+from hfs.mountd.core.errors import HfsError, SourceError, SourceTimeout, shown_path, ungrouped
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.printable import shown_path
+from hfs.mountd.namespace.answers import Silence
 from hfs.mountd.namespace.nodes.names import Names
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.nodes.slots import Slots
-from hfs.mountd.namespace.silence import Silence
 from hfs.mountd.namespace.tree import Tree
 from hfs.mountd.source import MetadataReader
 

@@ -18,11 +18,10 @@ from collections.abc import Set as AbstractSet
 import trio
 
 from hfs.mountd.core.background import start_guarded
-from hfs.mountd.namespace.listings import Listings
 from hfs.mountd.namespace.nodes.node import Node
+from hfs.mountd.namespace.tree import Listings
 from hfs.mountd.source import Listing
-from hfs.policies.prefetch.names import NameList, sort_steps
-from hfs.policies.prefetch.statahead import NEAR, TOLD_EVERY, Reader
+from hfs.policies.prefetch.statahead import NEAR, TOLD_EVERY, NameList, Reader, sort_steps
 
 _MAX_DIRECTORIES = 64
 _SIBLINGS = 15

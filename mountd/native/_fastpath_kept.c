@@ -3,7 +3,7 @@
  *
  * pyfuse3 has a task for each request that waits, and a bounded number of them: one user whose readers all wait for a source
  * that hangs would keep everybody out. Who has room is Python's to say, and when a request goes on that was put off
- * (mountd/fuse/quota.py). Meanwhile it is libfuse's, as any that waits, and can be interrupted.
+ * (mountd/fuse/boundary.py). Meanwhile it is libfuse's, as any that waits, and can be interrupted.
  */
 #include "_fastpath.h"
 

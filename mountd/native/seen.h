@@ -1,5 +1,5 @@
 /* What a stat has said of one name: written by _fastpath_attributes.c, handed on by Python as bytes, kept by plane/slots.c.
- * mountd/core/seen.py has the same layout. */
+ * mountd/core/attributes.py has the same layout. */
 #ifndef HFS_SEEN_H
 #define HFS_SEEN_H
 #include <stdint.h>
@@ -15,6 +15,6 @@ struct seen {
 
 #define SEEN_NO_ACL 1 /* mode bits say all: it has no POSIX ACL of its own */
 
-_Static_assert(sizeof(struct seen) == 104, "mountd/core/seen.py");
+_Static_assert(sizeof(struct seen) == 104, "mountd/core/attributes.py");
 
 #endif

@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.background import start_for_life, start_guarded
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, Transport, encode
 from hfs.policies.geometry import Extent

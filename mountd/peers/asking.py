@@ -20,8 +20,8 @@ import trio
 import xxhash
 from msgspec import structs
 
+from hfs.mountd.core.errors import shown_path
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.printable import shown_path
 from hfs.mountd.peers.joining import JobLimits
 from hfs.mountd.peers.messages import ChunkRequest, Offer, Patience, Refusal, Transport, encode
 

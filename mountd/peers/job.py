@@ -13,9 +13,9 @@ from typing import Any
 
 import trio
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.peers.answering import Answering, ByteAllowance, ChunkAnswers
 from hfs.mountd.peers.asking import PeerAnswer, PeerAsking, SilentPeers
 from hfs.mountd.peers.cluster_view import JobView

@@ -24,8 +24,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 import xxhash
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import HfsError
-from hfs.mountd.core.version import Version
 
 
 class Listener(Protocol):

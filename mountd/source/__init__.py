@@ -11,5 +11,4 @@ from hfs.mountd.source.listing import Block, Lister, Listing
 from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.second_looks import Rewritten
 from hfs.mountd.source.source import DelegatedDirectory, Source
-from hfs.mountd.source.threads import SourceThreads
-from hfs.mountd.source.user_context import ReadingUser, be_closed, why_impossible
+from hfs.mountd.source.threads import ReadingUser, SourceThreads, be_closed, why_impossible

@@ -24,13 +24,10 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.workers import Workers
-from hfs.mountd.native.beneath import open_directory
-from hfs.mountd.native.libc import checked, libc
-from hfs.mountd.native.statx import is_still
+from hfs.mountd.native.statx import checked, is_still, libc, open_directory
 from hfs.mountd.source.descriptors import OPEN_TO_READ, show
 from hfs.mountd.source.metadata import xattr_of, xattrs_of
-from hfs.mountd.source.threads import SourceThreads
-from hfs.mountd.source.user_context import become
+from hfs.mountd.source.threads import SourceThreads, become
 
 _THREADS = 32
 """As many as a busy metadata server answers at once (see `MetadataReader.stats_at_once`)."""

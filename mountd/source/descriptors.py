@@ -15,8 +15,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from hfs.mountd.core.version import Version
-from hfs.mountd.native.beneath import open_directory
+from hfs.mountd.core.attributes import Version
+from hfs.mountd.native.statx import open_directory
 from hfs.mountd.source.file_systems import FileSystems
 
 OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

@@ -18,12 +18,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import passing_id, stored_ns
-from hfs.mountd.native.beneath import open_directory
-from hfs.mountd.native.statx import InodeLocation, place
-from hfs.mountd.source.clock import SourceClock
+from hfs.mountd.core.attributes import Attributes, passing_id, stored_ns
+from hfs.mountd.native.statx import InodeLocation, open_directory, place
 from hfs.mountd.source.identity import FileSystem, identify, mount_points, mounted_devices
+from hfs.mountd.source.second_looks import SourceClock
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from hfs.mountd.core.version import is_lasting, passing_id
-from hfs.mountd.native.libc import checked, libc
-from hfs.mountd.native.statx import mount_number
+from hfs.mountd.core.attributes import is_lasting, passing_id
+from hfs.mountd.native.statx import checked, libc, mount_number
 from hfs.mountd.source import identity_device
 
 _SCHEME = b"2"

@@ -27,10 +27,10 @@ from collections.abc import Iterator
 import trio
 import xxhash
 
+from hfs.mountd.core.background import Slices
 from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.slices import Slices
-from hfs.mountd.native.libc import checked, libc
+from hfs.mountd.native.statx import checked, libc
 from hfs.mountd.source.descriptors import Directories, show
 from hfs.mountd.source.threads import SourceThreads
 

@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, SeenNames, attributes_of, seen_names, stored_ns
 from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.seen import SeenNames, attributes_of, seen_names
-from hfs.mountd.core.version import stored_ns
 from hfs.mountd.native.extension import EXTENSION
 from hfs.mountd.native.statx import is_still, stat_cached
 from hfs.mountd.source.descriptors import Directories, OpenDirectory, show

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import xxhash
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.native.statx import identity, place
 from hfs.mountd.source.descriptors import OPEN_TO_READ, Directories, IdleFiles, show
 from hfs.mountd.source.file_systems import FileSystems

@@ -23,13 +23,12 @@ from typing import Literal, NamedTuple
 
 from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.source.clock import Settled
 from hfs.mountd.source.descriptors import Directories, IdleFiles, OpenDirectory, show
 from hfs.mountd.source.file_systems import FileSystems
 from hfs.mountd.source.listing import Lister
 from hfs.mountd.source.metadata import MetadataReader
 from hfs.mountd.source.reading import FileReader
-from hfs.mountd.source.second_looks import SecondLooks
+from hfs.mountd.source.second_looks import SecondLooks, Settled
 from hfs.mountd.source.threads import SourceThreads
 from hfs.policies.cache.admission import blocks_bytes, object_overhead_bytes
 

@@ -18,16 +18,13 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfs.mountd.supervisor.daemons import Malformed, Program, field
+from hfs.mountd.supervisor.daemons import Malformed, Program, TakeOverRefused, field
 from hfs.mountd.supervisor.desk import Desk, DeskClient
-from hfs.mountd.supervisor.kept_overlay import MountOverlay
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.mounts import KeeperMount
+from hfs.mountd.supervisor.mounts import CannotBecome, KeeperMount, MountOverlay
 from hfs.mountd.supervisor.references import GONE_S, References
-from hfs.mountd.supervisor.source import CannotBecome
 from hfs.mountd.supervisor.succession import Starter, Succession
-from hfs.mountd.supervisor.takeover import TakeOverRefused
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 

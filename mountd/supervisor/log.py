@@ -139,7 +139,7 @@ class _Errand:
 
 def _text_line(now: float, level: str, text: str) -> bytes:
     stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))},{int(now % 1 * 1000):03d}"
-    # Names in it are others' words; the daemon has mountd.core.printable for them.
+    # Names in it are others' words; the daemon has mountd.core.errors.printable for them.
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(text.splitlines()))
     return f"{stamp} {level} {_NAME}: {shown}\n".encode()
 

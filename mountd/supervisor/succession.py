@@ -17,14 +17,13 @@ from typing import Any
 
 from hfs.mountd.supervisor.children import Children, Standby
 from hfs.mountd.supervisor.connection import MountRefused
-from hfs.mountd.supervisor.daemons import Daemon, Program
+from hfs.mountd.supervisor.daemons import Daemon, Program, TakeOver, TakeOverRefused
 from hfs.mountd.supervisor.desk import Reply
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
 from hfs.mountd.supervisor.mounts import KeeperMount
 from hfs.mountd.supervisor.pulse import Watch
 from hfs.mountd.supervisor.refusing import Refusing
-from hfs.mountd.supervisor.takeover import TakeOver, TakeOverRefused
 
 _YOUNG_S = 1.0
 """A request that ends every daemon is sent again to each, and ends it within milliseconds."""

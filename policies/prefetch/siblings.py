@@ -45,8 +45,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from math import inf
 
-from hfs.policies.prefetch.names import NameList, sort_steps
 from hfs.policies.prefetch.siblings_directory import CHARGE_BYTES, SiblingDirectory
+from hfs.policies.prefetch.statahead import NameList, sort_steps
 
 FIRST_S = 0.5
 """Nothing is fetched ahead for so long after a job's first open. Its first batch is waited for by a whole job: 8

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hfs.policies.prefetch.names import NameList
+from hfs.policies.prefetch.statahead import NameList
 
 _TRIAL_FILES = 64
 _TRIALS = 2

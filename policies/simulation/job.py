@@ -16,8 +16,18 @@ from dataclasses import dataclass, replace
 from hfs.policies.cache.admission import blocks_bytes
 from hfs.policies.cluster.placement import Nodes, choose, owners
 from hfs.policies.iomode import SMALL_BYTES
-from hfs.policies.simulation.node import Neighbours, Orders, SimulatedCache
-from hfs.policies.simulation.pieces import HINTED, Epoch, EpochOutcome, Pieces, Rates, SimulatedMount, thinned
+from hfs.policies.simulation.node import (
+    HINTED,
+    Epoch,
+    EpochOutcome,
+    Neighbours,
+    Orders,
+    Pieces,
+    Rates,
+    SimulatedCache,
+    SimulatedMount,
+    thinned,
+)
 
 _BEGIN_S = 10 * 24 * 3600.0
 """The clock starts late enough that "not used for a day" can be told."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from hfs.codecs import decode, encode
-from hfs.codecs.container import unpack
 from hfs.codecs.converting import accuracy
+from hfs.codecs.sample import unpack
 from scripts.benchmarks import codecs_data, data
 from scripts.benchmarks.common import BenchError, Work, reader, seconds, slowfs
 from scripts.benchmarks.fastpath_results import Results

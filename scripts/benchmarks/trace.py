@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from hfs.policies.cache.eviction import DEFAULT
-from hfs.policies.simulation.pieces import HINTED
+from hfs.policies.simulation.node import HINTED
 from scripts.benchmarks import data
 from scripts.benchmarks.async_io_files import FileSet
 from scripts.benchmarks.common import HFS, BenchError, Mount, Work, hfs_mount, reader, run, seconds, slowfs

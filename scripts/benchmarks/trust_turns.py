@@ -25,14 +25,13 @@ from typing import Any
 import trio
 
 from hfs.mountd.control.control import Commands, serve
+from hfs.mountd.core.background import Slices
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.limits import OpenFiles
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.core.slices import Slices
 from hfs.mountd.daemon.daemon import GARBAGE
 from hfs.mountd.hints.followed_plans import FollowedPlans, PlanChanges
-from hfs.mountd.hints.hints import HintFollower
-from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.hints import HintFollower, Learners
 from scripts.benchmarks.common import Work
 from scripts.benchmarks.options import Options
 from scripts.benchmarks.table import Row, at_most, median_row

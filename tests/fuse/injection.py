@@ -47,6 +47,9 @@ def can_come_late(env: Mapping[str, str]) -> bool:
     return env == injected(*changes) and all("at" in change for change in changes)
 
 
-SETTLED_CLOCK = (setting("hfs.mountd.source.clock:_COARSE_NS", 0), setting("hfs.mountd.source.clock:_FINE_NS", 0))
+SETTLED_CLOCK = (
+    setting("hfs.mountd.source.second_looks:_COARSE_NS", 0),
+    setting("hfs.mountd.source.second_looks:_FINE_NS", 0),
+)
 SETTLED = injected(*SETTLED_CLOCK)
 """What was written just now counts as settled: else such directories are delegated a moment later."""

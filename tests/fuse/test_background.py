@@ -30,7 +30,7 @@ FAULTS = {
     "prefetch worker": "hfs.mountd.fetch.prefetch:Prefetch._next_work",
     "hints": "hfs.mountd.hints.hints:HintFollower.run",
     "watch of the connection": "hfs.mountd.fuse.fuse:Fuse._watch",
-    "sibling list": "hfs.mountd.namespace.listings:Listings.whole",
+    "sibling list": "hfs.mountd.namespace.tree:Listings.whole",
     "push": "hfs.mountd.fetch.chunks.page_pusher:PagePusher.push",
     "supersede": "hfs.mountd.cache.files:StagedFileTable.supersede",
 }

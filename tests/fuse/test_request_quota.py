@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hfs.mountd.fuse.quota import MAX_REQUESTS
+from hfs.mountd.fuse.boundary import MAX_REQUESTS
 from tests.fuse.harness import HfsMount, environment, wait_gone
 from tests.fuse.slowfs import SlowSource
 from tests.fuse.users import MEMBER, needs_root

@@ -11,7 +11,7 @@ import pytest
 from hfs.client import control_socket
 from hfs.mountd.core import path_steps, socket_places
 from hfs.mountd.core.cache_directory import open_cache_directory
-from hfs.mountd.core.socket_peer import socket_peer
+from hfs.mountd.core.socket_places import socket_peer
 from hfs.mountd.ledger import CacheRoot, ServedSource, caches_below, has_ledger
 from hfs.mountd.supervisor.connection import Connection
 from hfs.mounting import keeper, mountinfo, taking_away

@@ -33,7 +33,7 @@ print(*sorted(said))
 """
 SERVED = 8
 """Of one user, where nobody else waits: half of all."""
-FEW = injected(setting("hfs.mountd.fuse.quota:MAX_REQUESTS", 2 * SERVED))
+FEW = injected(setting("hfs.mountd.fuse.boundary:MAX_REQUESTS", 2 * SERVED))
 STAY, DIE = SERVED + 8, 4
 
 

@@ -16,9 +16,9 @@ from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import Commands, serve
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.errors import ConfigError
+from hfs.mountd.core.limits import OpenFiles
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.hints import Learners
 from hfs.mountd.wire.protocol import PathFault, Progress, Result, Row, Rows, Touches
 
 

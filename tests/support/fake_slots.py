@@ -11,8 +11,7 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.core.seen import SEEN_BYTES, SeenNames, attributes_of
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import SEEN_BYTES, SeenNames, Version, attributes_of
 from hfs.mountd.kernel import TakenSlot
 from hfs.mountd.namespace.journal import Journal
 from hfs.mountd.namespace.nodes.slots import Slots

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, SeenNames, Version, seen_names
 from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.seen import SeenNames, seen_names
-from hfs.mountd.core.version import Version
 from hfs.mountd.source.listing import Listing
 from hfs.mountd.source.second_looks import SecondLooks
 from hfs.policies.geometry import Extent

@@ -15,9 +15,8 @@ from itertools import count
 import trio
 
 from hfs.mountd.cache.objects.file import StagedFile
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, Version
 from hfs.mountd.core.errors import StagingError
-from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 
 

@@ -26,9 +26,9 @@ from hfs.mountd.cache import Cache, CacheSettings, Others, StagedFile, open_cach
 from hfs.mountd.cache.objects.codec import Shrinker
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.io import ObjectIO
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import StagingError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.policies.cache.encoding import EncodingChoice
 from hfs.policies.geometry import Extent
 from tests.support.pattern import check, pattern

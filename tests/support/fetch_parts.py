@@ -10,7 +10,7 @@ import trio
 
 from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.errors import SourceTimeout
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.daemon.fetching import Fetching, Hinting, fetching, hinting
 from hfs.mountd.fetch import PageCache, PrefetchQueue, SmallFiles

@@ -16,10 +16,10 @@ import trio.testing
 from hfs.mountd.control.connection import Report
 from hfs.mountd.control.control import serve
 from hfs.mountd.core.caller import Credentials
+from hfs.mountd.core.limits import OpenFiles
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.files.recorder import Recorder
-from hfs.mountd.hints.learners import Learners
+from hfs.mountd.files.readers import Recorder
+from hfs.mountd.hints.hints import Learners
 from hfs.mountd.wire.hints import PART_BYTES, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join, Message, Reply, Result, Status, Touches, decode_reply, encode
 from tests.support.fake_commands import FakeCommands

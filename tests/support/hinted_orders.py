@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.hints.learners import HintSession, Learners
+from hfs.mountd.hints.hints import HintSession, Learners
 from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, LearnerMessage, Order, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Failure, Join, Result
 from tests.support.fake_source import FakeSource

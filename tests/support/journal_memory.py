@@ -3,8 +3,7 @@
 import dataclasses
 
 from hfs.mountd.namespace.journal.journal import Inherited, Journal
-from hfs.mountd.namespace.journal.log import JournalLog
-from hfs.mountd.namespace.journal.segment import HEADER_BYTES
+from hfs.mountd.namespace.journal.log import HEADER_BYTES, JournalLog
 
 
 def resized(data: bytearray, size: int) -> None:

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 import xxhash
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.peers.answering import Bytes
 from hfs.mountd.peers.asking import PeerAnswer
 from hfs.mountd.peers.job import JobPeers

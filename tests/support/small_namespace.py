@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.namespace.kept import StoredFiles
+from hfs.mountd.namespace.lookups import StoredFiles
 from hfs.mountd.namespace.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.nodes.node import Node
 from tests.support.fake_slots import FakeSlotTable

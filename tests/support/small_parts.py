@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import trio
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.daemon.fetching import Fetching
 from hfs.mountd.fetch import Goal, Small, SmallFiles
 from hfs.mountd.namespace.namespace import Namespace, open_namespace

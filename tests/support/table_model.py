@@ -15,9 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.seen import version_of
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Attributes, Version, version_of
 from hfs.mountd.kernel import FetchKind
 from hfs.mountd.kernel.small_fetches import Fetched
 from tests.support.pattern import pattern

@@ -15,8 +15,8 @@ from hfs.mountd.cache.index.attributes import AttributeRows, AttributesRow, Fold
 from hfs.mountd.cache.index.database import Connect, IndexDatabase, IndexFailed, Sources, in_memory
 from hfs.mountd.cache.index.rows import ChunkRow, Committed, ScrubRow, StagedRow, Stamp
 from hfs.mountd.cache.index.statements import FoundRow, IndexReader, IndexWriter
+from hfs.mountd.core.attributes import is_lasting
 from hfs.mountd.core.cache_directory import CacheDirectory
-from hfs.mountd.core.version import is_lasting
 
 
 class Index:
@@ -36,7 +36,7 @@ class Index:
         """The totals when it was opened."""
         self.sources = Sources(self.database)
         self.opened_passing = frozenset(name for name in self.sources.names.values() if not is_lasting(name))
-        """File systems that only an earlier run knew; see `mountd/core/version.py`."""
+        """File systems that only an earlier run knew; see `mountd/core/attributes.py`."""
         self.counts = replace(opened.counts)
         """The totals after the last commit; may be read by any thread."""
         self.reader = IndexReader(self.database, self.sources)

@@ -38,7 +38,7 @@ class AttributesRow(NamedTuple):
     """Its inode, mtime and ctime."""
     name: bytes
     seen: bytes
-    """SEEN_BYTES of `core.seen`, without the device."""
+    """SEEN_BYTES of `core.attributes`, without the device."""
     proof: int
     """A checksum of all of it and of the directory (`Folder.proof`)."""
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.policies.cache.admission import BLOCK_BYTES
 from hfs.policies.geometry import chunk_count
 
@@ -98,7 +98,7 @@ TABLES = (
         folder INTEGER NOT NULL,        -- the directory, and as what: see `attributes`
         directory BLOB NOT NULL,        -- its inode, mtime and ctime
         name BLOB NOT NULL,
-        seen BLOB NOT NULL,             -- see core/seen.py; no device
+        seen BLOB NOT NULL,             -- see core/attributes.py; no device
         proof INTEGER NOT NULL
     )""",
     "CREATE INDEX attributes_by_name ON attributes (folder, name)",

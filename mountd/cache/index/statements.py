@@ -28,7 +28,7 @@ from hfs.mountd.cache.index.rows import (
     staged_row,
     stamp_values,
 )
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes
 from hfs.policies.geometry import chunk_extent
 

@@ -34,7 +34,7 @@ import trio
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects.disk import Descriptors
 from hfs.mountd.cache.objects.file import StagedFile, recall
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 
 _SECOND_NS = 1_000_000_000
 

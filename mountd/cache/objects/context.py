@@ -22,9 +22,9 @@ from hfs.mountd.cache.objects.changes import ObjectLocks
 from hfs.mountd.cache.objects.disk import Disk, DiskSpace
 from hfs.mountd.cache.objects.file import StagedFile
 from hfs.mountd.cache.objects.io import WritePace
+from hfs.mountd.core.attributes import Version
+from hfs.mountd.core.errors import show_size
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.printable import show_size
-from hfs.mountd.core.version import Version
 from hfs.mountd.kernel import DataPlane, SmallFetches, XattrAnswers
 from hfs.policies.cache.admission import (
     RoomFacts,

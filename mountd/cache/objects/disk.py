@@ -29,8 +29,8 @@ from functools import partial
 from hfs.mountd.cache.index import Stamp
 from hfs.mountd.cache.objects.io import ObjectIO
 from hfs.mountd.core.cache_directory import CacheDirectory
-from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.native.beneath import CACHED, How, open_now
+from hfs.mountd.core.limits import OpenFiles
+from hfs.mountd.native.statx import CACHED, How, open_now
 from hfs.policies.cache.admission import BLOCK_BYTES
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hfs.mountd.cache.index import ChunkRow, Stamp
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.policies.cache.admission import BLOCK_BYTES, blocks_bytes, object_overhead_bytes
 from hfs.policies.geometry import ChunkSet, Extent, chunk_count, chunk_extent, chunk_range
 

@@ -15,10 +15,9 @@ from collections import OrderedDict
 
 import trio
 
-from hfs.mountd.core.buffers import Buffers
-from hfs.mountd.core.byte_lru import ByteLRU
+from hfs.mountd.core.attributes import Version
+from hfs.mountd.core.buffers import Buffers, ByteLRU
 from hfs.mountd.core.errors import SourceTimeout
-from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
 

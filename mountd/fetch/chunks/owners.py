@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from hfs.mountd.cache import StagedFile
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.namespace import Node
 from hfs.mountd.peers import JobPeers, PeerAnswer
 from hfs.mountd.source import Source

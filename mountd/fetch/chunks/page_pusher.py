@@ -16,7 +16,7 @@ import trio
 from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.core.background import start_guarded
 from hfs.mountd.core.errors import StagingError
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory
 from hfs.mountd.namespace import Node, pages_given
 from hfs.policies.geometry import Extent
 from hfs.policies.iomode import SMALL_BYTES

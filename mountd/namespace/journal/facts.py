@@ -14,8 +14,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Attributes, Version
 
 NODE, FILE, DIRECTORY, MOUNT, UNCERTAIN = 1, 2, 3, 4, 5
 """UNCERTAIN has no value: what was read of the node's version may be wrong, and so may the kernel's pages of it."""

@@ -33,10 +33,8 @@ from hfs.mountd.namespace.journal.facts import (
     NodeFact,
     handle_value,
 )
-from hfs.mountd.namespace.journal.log import JournalLog
+from hfs.mountd.namespace.journal.log import JournalLog, JournalWriter, open_memory
 from hfs.mountd.namespace.journal.noted_nodes import NotedMount, NotedNodes
-from hfs.mountd.namespace.journal.segment import open_memory
-from hfs.mountd.namespace.journal.writer import JournalWriter
 from hfs.mountd.wire.handover import Handover
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import Version, is_lasting
+from hfs.mountd.core.attributes import Attributes, Version, is_lasting
 from hfs.mountd.namespace.journal.facts import MOUNT, NODE, UNCERTAIN, MountFact, NodeFact
-from hfs.mountd.namespace.journal.writer import JournalWriter
+from hfs.mountd.namespace.journal.log import JournalWriter
 
 
 class NotedMount:

@@ -20,10 +20,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.errors import SourceError
-from hfs.mountd.core.printable import shown_path
-from hfs.mountd.core.seen import attributes_of
+from hfs.mountd.core.attributes import Attributes, attributes_of
+from hfs.mountd.core.errors import SourceError, shown_path
 from hfs.mountd.namespace.nodes.node import Dentry, Node
 from hfs.mountd.namespace.nodes.slots import Slots
 

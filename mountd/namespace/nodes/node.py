@@ -13,8 +13,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from hfs.mountd.cache import Delegation
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Attributes, Version
 
 
 class Node:

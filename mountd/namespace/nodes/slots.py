@@ -16,9 +16,8 @@ from collections.abc import Set as AbstractSet
 
 import trio
 
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, SeenNames, attributes_of, has_no_acl
 from hfs.mountd.core.errors import SourceError
-from hfs.mountd.core.seen import SeenNames, attributes_of, has_no_acl
 from hfs.mountd.kernel import SlotTable, TakenSlot
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.nodes.table import NodeTable

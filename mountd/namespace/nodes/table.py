@@ -13,9 +13,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, Version
 from hfs.mountd.core.errors import SourceError
-from hfs.mountd.core.version import Version
 from hfs.mountd.namespace.journal import Journal
 from hfs.mountd.namespace.nodes.node import Node, place_of, recall
 

@@ -5,7 +5,7 @@
  * threads. For file systems it is the fsuid that counts, and with it the kernel takes away the capabilities that override
  * permissions, and gives them back. A FUSE mount that admits its owner alone looks at all ids (`wholly`); then whoever
  * has these may trace the thread, unless the process is not dumpable, which Python sees to
- * (mountd/source/user_context.py). A part of the pipeline, see fetch.h.
+ * (mountd/source/threads.py). A part of the pipeline, see fetch.h.
  */
 #include "fetch.h"
 

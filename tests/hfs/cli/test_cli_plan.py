@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfs.cli import render
-from hfs.planning import measuring
+from hfs.planning import planning
 from tests.hfs.cli.running import hfs
 
 IMAGENET = ("--dataset", "150GB", "--samples", "1500000")
@@ -77,8 +77,8 @@ def test_a_plot(tmp_path: Path) -> None:
 
 
 def test_what_is_not_given_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "LIMIT_S", 60.0)  # it ends when all files are read
-    monkeypatch.setattr(measuring, "_FOLDER_BYTES", 1 << 20)
+    monkeypatch.setattr(planning, "LIMIT_S", 60.0)  # it ends when all files are read
+    monkeypatch.setattr(planning, "_FOLDER_BYTES", 1 << 20)
     folder = tmp_path / "data"
     folder.mkdir()
     for number in range(10):

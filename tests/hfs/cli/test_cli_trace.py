@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hfs.layouts.trace import Read, SourceWaits, Trace, traced
-from hfs.planning import measuring
+from hfs.planning import planning
 from tests.hfs.cli.running import hfs
 
 SIZE = 40_000
@@ -105,6 +105,6 @@ def test_what_more_cache_gives(trace: Path) -> None:
 
 
 def test_the_source_is_measured(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "LIMIT_S", 60.0)  # it ends when all files are read
+    monkeypatch.setattr(planning, "LIMIT_S", 60.0)  # it ends when all files are read
     found = simulated(trace, "--measure", trace.parent / "data", "--eviction", "fill-once", "--epochs", "1")
     assert {found["inputs"][name]["origin"] for name in ("latency_s", "source_rate")} == {"measured"}

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from hfs.codecs import CodecError, EncodedDataset, decode, decode_all, encode
 from hfs.codecs.codec import WantedOutput
-from hfs.codecs.container import MAGIC, unpack
+from hfs.codecs.sample import MAGIC, unpack
 from tests.hfs.codecs.codec_samples import fields, volume
 
 LOG: Any = {"op": "log1p"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hfs.codecs import CodecError, decode, decode_all, encode
 from hfs.codecs.codec import SampleEntry
-from hfs.codecs.container import pack
+from hfs.codecs.sample import pack
 from tests.hfs.codecs.codec_samples import fields, volume
 from tests.support.examples import examples
 

@@ -10,7 +10,7 @@ import pytest
 from hfs.codecs import CodecError, EncodedDataset, decode_all, encode
 from hfs.codecs import decode as decode_buffer
 from hfs.codecs.codec import WantedOutput, find_codec
-from hfs.codecs.container import unpack
+from hfs.codecs.sample import unpack
 from hfs.policies.codecs import cosmoflow as kernel
 from tests.hfs.codecs.codec_samples import fields, volume
 from tests.support.late_module import LateModule

@@ -7,9 +7,9 @@ import pytest
 import trio
 
 from hfs.mountd.cache import CacheSettings, open_cache
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import CacheInUse, ConfigError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.wire.protocol import Progress, Rows
 from hfs.mounting import offline
 from tests.hfs.cli.running import hfs

@@ -11,9 +11,21 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.core.errors import ConfigError
-from hfs.planning import measuring
-from hfs.planning.measuring import DataSet, NotMeasured, decode_rate, file_rate, folder_rate, look_through
-from hfs.planning.planning import RATES, Given, Inputs, epochs, nodes_of, rate_of
+from hfs.planning import planning
+from hfs.planning.planning import (
+    RATES,
+    DataSet,
+    Given,
+    Inputs,
+    NotMeasured,
+    decode_rate,
+    epochs,
+    file_rate,
+    folder_rate,
+    look_through,
+    nodes_of,
+    rate_of,
+)
 from hfs.policies.cluster.cost_model import costs
 
 
@@ -91,7 +103,7 @@ def test_a_data_set_is_looked_through(folder: Path, monkeypatch: pytest.MonkeyPa
     found = look_through(str(folder))
     assert (found.files, found.bytes, len(found.paths)) == (20, 190_000, 20)
     assert look_through(str(folder / "d1" / "4")) == DataSet(1, 4000, [str(folder / "d1" / "4")])
-    monkeypatch.setattr(measuring, "_FILES", 5)
+    monkeypatch.setattr(planning, "_FILES", 5)
     few = look_through(str(folder))
     assert (few.files, len(set(few.paths))) == (20, 5)
     assert look_through(str(folder)) == few

@@ -10,7 +10,7 @@ from hfs.layouts.layout import Layout
 from hfs.layouts.trace import Read, SourceWaits, Trace, traced, waits_of
 from hfs.mountd.core.errors import ConfigError
 from hfs.mountd.wire.layout import LayoutError
-from hfs.planning.recorded import later_epochs, load, recorded
+from hfs.planning.simulating import later_epochs, load, recorded
 
 CHUNK = 1 << 20
 

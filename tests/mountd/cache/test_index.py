@@ -13,9 +13,9 @@ import pytest
 
 from hfs.mountd.cache.index import ChunkRow, Committed, Index, IndexFailed, Stamp
 from hfs.mountd.cache.index.rows import FORMAT
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.cache_directory import CacheDirectory, lock_cache, open_cache_directory
 from hfs.mountd.core.errors import CacheFormatError, CacheInUse, ConfigError
-from hfs.mountd.core.version import Version
 from hfs.policies.cache.admission import blocks_bytes
 from tests.conftest import Logs
 

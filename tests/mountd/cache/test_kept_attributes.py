@@ -14,8 +14,7 @@ from hfs.mountd.cache import Cache, StagedFile
 from hfs.mountd.cache.index import Folder
 from hfs.mountd.cache.kept_attributes import StoredAttributes
 from hfs.mountd.cache.objects.reads import right_objects
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.seen import attributes_of
+from hfs.mountd.core.attributes import Attributes, attributes_of
 from tests.conftest import Logs
 from tests.support.faults import CHUNK_BYTES, Operations, evict, fail, healthy_staging, put, version_of
 
@@ -235,7 +234,7 @@ async def test_rot_that_no_stamp_tells_of_is_found(tmp_path: Path) -> None:
 
 
 async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.mountd.cache.objects_ahead._OBJECTS", 1)
+    monkeypatch.setattr("hfs.mountd.cache.kept_attributes._OBJECTS", 1)
     answers = Answers()
     async with healthy_staging(tmp_path, attributes="kept", answers=answers) as staging:
         kept = kept_of(staging)

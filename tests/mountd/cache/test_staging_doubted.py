@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hfs.mountd.cache import Cache
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.policies.geometry import Extent
 from tests.support.faults import CHUNK_BYTES, SIZE, healthy_staging, object_names, put, stage, verify, version_of
 from tests.support.pattern import check

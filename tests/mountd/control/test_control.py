@@ -23,9 +23,8 @@ from hfs.mountd.control.control import control_socket, serve, socket_path
 from hfs.mountd.core import socket_places
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import ConfigError, MountError
-from hfs.mountd.core.open_files import OpenFiles
-from hfs.mountd.core.socket_peer import SocketPeer
-from hfs.mountd.core.socket_places import prefix_of
+from hfs.mountd.core.limits import OpenFiles
+from hfs.mountd.core.socket_places import SocketPeer, prefix_of
 from hfs.mountd.wire.protocol import (
     Check,
     Evict,

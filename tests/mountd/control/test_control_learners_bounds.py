@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.files import recorder
+from hfs.mountd.files import readers as readers_file
 from hfs.mountd.hints import plan_registry
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.namespace.nodes.node import Node
@@ -161,7 +161,7 @@ async def test_what_learners_have_sent_in_part_is_bounded_over_all(
 async def test_a_recording_that_is_not_read_is_bounded_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "_MAX_WAITING", 1000)
+    monkeypatch.setattr(readers_file, "_MAX_WAITING", 1000)
     async with daemon(tmp_path / "s") as served:
         client = await served.client()
         await client.say(Record())

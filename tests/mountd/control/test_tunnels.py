@@ -22,7 +22,7 @@ from hfs.mountd.control import tunnels
 from hfs.mountd.control.control import serve
 from hfs.mountd.control.tunnels import MOST_OF_OTHERS, MOST_OF_USER, SILENT_LOOKS, Tunnels
 from hfs.mountd.core.caller import Credentials, has_ended
-from hfs.mountd.core.open_files import OpenFiles
+from hfs.mountd.core.limits import OpenFiles
 from hfs.mountd.wire.protocol import Failure, Join, Reply, Request, Result, Status, Warm, decode_reply, encode
 from hfs.mountd.wire.tunnel import BODY_BYTES, CLOSE, END, MORE, OPEN, Answer, Exchange
 from tests.conftest import Logs

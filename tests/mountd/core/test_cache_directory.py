@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.core import cache_path
-from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory
-from hfs.mountd.core.cache_path import real_path
+from hfs.mountd.core import cache_directory
+from hfs.mountd.core.cache_directory import CacheDirectory, open_cache_directory, real_path
 from hfs.mountd.core.errors import ConfigError
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
@@ -138,15 +137,15 @@ def test_a_directory_that_is_replaced_on_the_way_leads_nowhere(tmp_path: Path, m
     root = tmp_path.resolve()
     (root / "project" / "cache").mkdir(parents=True, mode=0o700)
     (root / "victim" / "cache").mkdir(parents=True, mode=0o700)
-    step = cache_path._step
+    step = cache_directory._step
 
-    def replaced(found: cache_path.Found, name: str, path: str) -> None:
+    def replaced(found: cache_directory.Found, name: str, path: str) -> None:
         step(found, name, path)
         if path == f"{root}/project":
             (root / "project").rename(root / "away")
             (root / "project").symlink_to("victim")
 
-    monkeypatch.setattr(cache_path, "_step", replaced)
+    monkeypatch.setattr(cache_directory, "_step", replaced)
     with opened(root / "project" / "cache") as directory:
         os.close(directory.open("lock", os.O_RDWR | os.O_CREAT))
     assert os.listdir(root / "victim" / "cache") == []

@@ -23,8 +23,8 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.errors import SourceTimeout
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.core.workers import Workers
-from hfs.mountd.fuse import push
-from hfs.mountd.fuse.push import KernelPageCache
+from hfs.mountd.fuse import fuse
+from hfs.mountd.fuse.fuse import KernelPageCache
 from hfs.mountd.namespace import Namespace, Node
 from hfs.mountd.source import as_user
 from hfs.mountd.source import threads as source_threads
@@ -98,7 +98,7 @@ async def _pushes() -> AsyncIterator[Pool]:
         return await pages.push(cast(Node, node), 0, memoryview(bytes([len(functions) - 1])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(push, "_store", lambda number, offset, data: functions[data[0]]())
+        patch.setattr(fuse, "_store", lambda number, offset, data: functions[data[0]]())
         async with workers.running():
             yield Pool(call, lambda: (_counts(workers), len(held), pages._limiter.borrowed_tokens), width=2, rounds=1)
 

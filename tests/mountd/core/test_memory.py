@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hfs.mountd.core.memory import ControlGroup, Memory, available_bytes, groups_of
+from hfs.mountd.core.limits import ControlGroup, Memory, available_bytes, groups_of
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:          100000 kB\nMemAvailable:    9000000 kB\n"
 NODE_BYTES = 9_000_000 * 1024

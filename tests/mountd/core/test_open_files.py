@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from hfs.mountd.cache.objects.disk import Descriptors, Disk
-from hfs.mountd.core import open_files
+from hfs.mountd.core import limits
 from hfs.mountd.core.errors import SourceError
+from hfs.mountd.core.limits import OpenFiles, is_refusal, read_small
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles, is_refusal, read_small
 from hfs.mountd.source.threads import SourceThreads
 from tests.support.faults import SIZE, healthy_staging, stage
 from tests.support.thread_script import Script
@@ -36,7 +36,7 @@ class Opener:
 
 @pytest.fixture
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "_PAUSES_S", (0.0,) * 5)
+    monkeypatch.setattr(limits, "_PAUSES_S", (0.0,) * 5)
 
 
 @REFUSALS
@@ -135,19 +135,19 @@ def test_the_cache_lets_go_of_what_is_not_in_use() -> None:
 def test_a_small_file_is_read_with_the_last_descriptor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"17\n")
     spare = [os.open(os.devnull, os.O_RDONLY)]
-    read = open_files._read
+    read = limits._read
 
     def scarce(path: str) -> bytes:
         if spare:
             raise OSError(errno.EMFILE, "no descriptor")
         return read(path)
 
-    monkeypatch.setattr(open_files, "_read", scarce)
-    monkeypatch.setattr(open_files, "_spare", spare)
+    monkeypatch.setattr(limits, "_read", scarce)
+    monkeypatch.setattr(limits, "_spare", spare)
     assert read_small(str(tmp_path / "small")) == b"17\n"
     assert len(spare) == 1
     os.close(spare.pop())
     refuses = Opener(errno.EMFILE, 10)
-    monkeypatch.setattr(open_files, "_read", lambda path: refuses())
+    monkeypatch.setattr(limits, "_read", lambda path: refuses())
     with pytest.raises(OSError, match="Too many open files"):
         read_small(str(tmp_path / "small"))

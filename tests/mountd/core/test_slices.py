@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from hfs.mountd.core import slices
-from hfs.mountd.core.slices import SLICE_S, Slices
+from hfs.mountd.core import background
+from hfs.mountd.core.background import SLICE_S, Slices
 
 STEP_S = SLICE_S / 4
 
@@ -17,7 +17,7 @@ STEP_S = SLICE_S / 4
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Which task has made each step; a step takes a quarter of a slice."""
     made: list[int] = []
-    monkeypatch.setattr(slices.time, "thread_time", lambda: len(made) * STEP_S)
+    monkeypatch.setattr(background.time, "thread_time", lambda: len(made) * STEP_S)
     return made
 
 

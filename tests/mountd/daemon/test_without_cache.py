@@ -17,9 +17,8 @@ import trio
 from hfs.mountd.cache import Cache, open_cache
 from hfs.mountd.core.config import Config
 from hfs.mountd.core.errors import CacheInUse, ConfigError, MountError
-from hfs.mountd.core.memory import Memory
+from hfs.mountd.core.limits import Memory, OpenFiles
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.open_files import OpenFiles
 from hfs.mountd.core.workers import Workers
 from hfs.mountd.daemon import storage as storage_module
 from hfs.mountd.daemon.basics import Basics

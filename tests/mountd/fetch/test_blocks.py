@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.fetch.chunks.held import Blocks
 from hfs.policies.geometry import Extent
 from hfs.policies.prefetch.miss_policy import BLOCK_BYTES

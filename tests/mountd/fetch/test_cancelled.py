@@ -1,6 +1,6 @@
 """Each operation of a reader, given up at each of its checkpoints in turn: nothing of it stays, and others get theirs.
 
-The readers of a hung source are killed where they wait (mountd/fuse/interrupts.py), which may be anywhere.
+The readers of a hung source are killed where they wait (mountd/fuse/boundary.py), which may be anywhere.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ import pytest
 import trio
 import trio.testing
 
-from hfs.mountd.fuse import push as fuse_push  # before pyfuse3: it loads the extension in front of libfuse
+from hfs.mountd.fuse import fuse  # before pyfuse3: it loads the extension in front of libfuse
 from hfs.mountd.kernel import fastpath
 
 # isort: split
 import pyfuse3
 
-from hfs.mountd.fetch.sparse_files import SparseFiles
+from hfs.mountd.fetch.resolver import SparseFiles
 from hfs.mountd.files.handles import DirectoryHandle
 from hfs.mountd.files.readers import Readers
-from hfs.mountd.fuse.boundary import Boundary
-from hfs.mountd.fuse.directories import DirectoryReplies
-from hfs.mountd.fuse.entries import EntryReplies
+from hfs.mountd.fuse.boundary import Boundary, Interrupts, RequestQuota
+from hfs.mountd.fuse.directories import DirectoryReplies, EntryReplies
 from hfs.mountd.fuse.fast_handlers import FastHandlers
-from hfs.mountd.fuse.handlers import Handlers, XattrReplies
-from hfs.mountd.fuse.interrupts import Interrupts
-from hfs.mountd.fuse.opened_files import FileReplies
-from hfs.mountd.fuse.push import KernelPageCache
-from hfs.mountd.fuse.quota import RequestQuota
+from hfs.mountd.fuse.fuse import KernelPageCache
+from hfs.mountd.fuse.handlers import FileReplies, Handlers, XattrReplies
 from hfs.mountd.namespace.answers import Answers
-from hfs.mountd.namespace.permissions import Permissions
-from hfs.mountd.namespace.xattrs import Xattrs
+from hfs.mountd.namespace.permissions import Permissions, Xattrs
 from hfs.mountd.source.as_user import SourceAsUser
 from hfs.policies.geometry import Extent
 from hfs.policies.prefetch.miss_policy import BLOCK_BYTES
@@ -195,7 +190,7 @@ def pushing(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Semaphore, threa
         begun.release()
         assert go.wait(30)
 
-    monkeypatch.setattr(fuse_push, "_store", store)
+    monkeypatch.setattr(fuse, "_store", store)
     return begun, go
 
 

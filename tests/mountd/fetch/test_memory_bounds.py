@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 import trio.testing
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.buffers import Buffers
-from hfs.mountd.core.memory import Memory
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.limits import Memory
 from hfs.mountd.fetch import PagePusher, Push
 from hfs.mountd.fetch.chunks.held import ChunkMemory
 from hfs.mountd.namespace import Node

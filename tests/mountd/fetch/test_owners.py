@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.fetch.chunks.owners import Owners
 from hfs.policies.geometry import Extent
 

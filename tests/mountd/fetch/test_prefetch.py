@@ -12,12 +12,11 @@ import trio
 import trio.testing
 
 from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
-from hfs.mountd.fetch import prefetch_queue
-from hfs.mountd.fetch.prefetch import Foresight, Prefetch
-from hfs.mountd.fetch.prefetch_queue import PrefetchQueue
+from hfs.mountd.fetch import prefetch as prefetch_file
+from hfs.mountd.fetch.prefetch import Foresight, Prefetch, PrefetchQueue
 from hfs.mountd.namespace.nodes.node import Node
 from tests.conftest import Logs
 from tests.support.fake_source import attributes
@@ -219,7 +218,7 @@ async def test_an_error_ends_the_fill_and_no_worker() -> None:
 
 async def test_a_full_queue_drops_the_oldest_wishes() -> None:
     node, file = large(b"f", 5000)
-    most = prefetch_queue._MAX_WINDOW_CHUNKS
+    most = prefetch_file._MAX_WINDOW_CHUNKS
     prefetch = PrefetchQueue(metrics := Metrics())
     prefetch.window_nowait(node, file, list(range(most + 5)))
     assert prefetch.statistics()["windows"] == most

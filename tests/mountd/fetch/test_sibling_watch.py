@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 import trio
 
-from hfs.mountd.core.slices import Slices
+from hfs.mountd.core.background import Slices
 from hfs.mountd.fetch.sibling_watch import SiblingWatch
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.source.listing import Block, Listing

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import VersionChanged
-from hfs.mountd.core.version import Version
-from hfs.mountd.fetch import sparse_files
-from hfs.mountd.fetch.sparse_files import SparseFiles
+from hfs.mountd.fetch import resolver
+from hfs.mountd.fetch.resolver import SparseFiles
 from hfs.policies.geometry import Extent
 
 SIZE = 100_000
@@ -76,7 +76,7 @@ async def test_what_may_be_changed_unseen_is_not_kept_and_a_fault_is_data() -> N
 
 
 async def test_what_was_asked_longest_ago_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_files, "_MAX_KEPT", 4)  # two of each
+    monkeypatch.setattr(resolver, "_MAX_KEPT", 4)  # two of each
     source = SlowSource()
     async with trio.open_nursery() as nursery:
         sparse = made(source, nursery)

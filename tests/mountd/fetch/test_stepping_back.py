@@ -11,7 +11,7 @@ import trio
 
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.fetch import OwnWaits, SteppingBack, WhatYields
-from hfs.mountd.fetch.chunks.turns import FetchTurns
+from hfs.mountd.fetch.chunks.fetcher import FetchTurns
 from hfs.mountd.ledger import NeighbourWaits
 from hfs.policies.prefetch.yielding import FLOOR, Waits
 from tests.conftest import Logs

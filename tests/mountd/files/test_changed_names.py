@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from hfs.mountd.files import ChangedNames, changed_names
-from hfs.mountd.files.changed_names import SHOWN_S
+from hfs.mountd.files import ChangedNames, overlays
+from hfs.mountd.files.overlays import SHOWN_S
 from hfs.mountd.kernel import XattrAnswers
 from tests.support.faults import healthy_staging
 from tests.support.makers import ROOT, FakeMaker, begun
@@ -125,7 +125,7 @@ async def test_each_node_is_told_once_that_it_is_stale(tmp_path: Path) -> None:
 
 
 async def test_of_nodes_that_were_stale_not_all_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changed_names, "_MOST_STALE", 2)
+    monkeypatch.setattr(overlays, "_MOST_STALE", 2)
     async with healthy_staging(tmp_path) as staging:
         await begun(staging)
         FakeMaker(tmp_path).renew()

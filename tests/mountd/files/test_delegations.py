@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hfs.mountd.cache.objects.file import is_open
 from hfs.mountd.cache.objects.file import recall as recall_file
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import VersionChanged
-from hfs.mountd.core.version import Version
 from hfs.mountd.kernel.plane import Served, StagedObject
 from hfs.mountd.namespace import Node, pages_lost
 from hfs.policies.geometry import Extent

@@ -18,9 +18,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import HfsError, SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.files.handles import DirectoryHandle
 from hfs.mountd.namespace.journal.facts import NodeFact
 from hfs.mountd.namespace.journal.journal import Journal

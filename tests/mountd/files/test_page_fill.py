@@ -31,8 +31,8 @@ class Memory:
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfs.mountd.files.delegations.SMALL_BYTES", SIZE - 1)
-    monkeypatch.setattr("hfs.mountd.files.page_fill._LEAST_BYTES", CHUNK)
-    monkeypatch.setattr("hfs.mountd.files.page_fill._STEP_BYTES", STEP)
+    monkeypatch.setattr("hfs.mountd.files.residency._LEAST_BYTES", CHUNK)
+    monkeypatch.setattr("hfs.mountd.files.residency._STEP_BYTES", STEP)
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ import trio
 
 from hfs.mountd.cache import Cache
 from hfs.mountd.cache.objects.file import StagedFile
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.files.passthrough import Passthrough
 from hfs.mountd.kernel import fastpath
 from tests.conftest import Logs

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hfs.mountd.cache import StagedFile
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.fetch import Misses
 from hfs.mountd.files import ReadaheadWindows
 from hfs.policies.geometry import Extent

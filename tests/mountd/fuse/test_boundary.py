@@ -10,9 +10,7 @@ import trio
 
 from hfs.mountd.core.errors import VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fuse.boundary import Boundary, bounded, by_name, interruptible
-from hfs.mountd.fuse.interrupts import Interrupts
-from hfs.mountd.fuse.quota import RequestQuota
+from hfs.mountd.fuse.boundary import Boundary, Interrupts, RequestQuota, bounded, by_name, interruptible
 
 
 class Asked:

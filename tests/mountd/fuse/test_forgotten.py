@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hfs.mountd.core.slices import Slices
+from hfs.mountd.core.background import Slices
 from hfs.mountd.fuse import handlers
 from hfs.mountd.fuse.handlers import Handlers
 from tests.conftest import Logs

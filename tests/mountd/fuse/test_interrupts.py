@@ -11,7 +11,7 @@ import trio.testing
 
 from hfs.mountd.core.errors import Interrupted, SourceError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fuse.interrupts import Interrupts
+from hfs.mountd.fuse.boundary import Interrupts
 
 REQUEST = TOKEN, THREAD = 7, 4711
 

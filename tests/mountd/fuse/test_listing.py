@@ -12,8 +12,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfs.mountd.core.background import Slices
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.slices import Slices
 from hfs.mountd.source import listing as source_listing
 from hfs.mountd.source.listing import DirectoryReader, Lister, Listing
 from tests.support.fake_source import records

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fuse import quota as quotas
-from hfs.mountd.fuse.interrupts import Interrupts
-from hfs.mountd.fuse.quota import RequestQuota
+from hfs.mountd.fuse import boundary
+from hfs.mountd.fuse.boundary import Interrupts, RequestQuota
 
 MOST = 12
 ONE, ANOTHER, ROOT = 1001, 1002, 0
@@ -37,8 +36,8 @@ class Extension:
 @pytest.fixture
 def extension(monkeypatch: pytest.MonkeyPatch) -> Extension:
     made = Extension()
-    monkeypatch.setattr(quotas, "fastpath", made)
-    monkeypatch.setattr(quotas, "MAX_REQUESTS", MOST)
+    monkeypatch.setattr(boundary, "fastpath", made)
+    monkeypatch.setattr(boundary, "MAX_REQUESTS", MOST)
     return made
 
 
@@ -89,7 +88,7 @@ async def test_what_has_ended_makes_room_for_all(extension: Extension) -> None:
 
 
 async def test_only_so_many_are_put_off(extension: Extension, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "_MOST_PUT_OFF", 3)
+    monkeypatch.setattr(boundary, "_MOST_PUT_OFF", 3)
     async with trio.open_nursery() as nursery:
         users = Users(nursery)
         assert len(users.ask(ONE, MOST)) == 3, "more wait as others do"
@@ -138,8 +137,8 @@ def test_nothing_is_put_off_for_ever(acts: list[tuple[str, int]]) -> None:
     async def main() -> None:
         extension = Extension()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(quotas, "fastpath", extension)
-            patch.setattr(quotas, "MAX_REQUESTS", MOST)
+            patch.setattr(boundary, "fastpath", extension)
+            patch.setattr(boundary, "MAX_REQUESTS", MOST)
             async with trio.open_nursery() as nursery:
                 users = Users(nursery)
                 served: deque[int] = deque()

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from hfs.mountd.hints import hint_session, plan_registry
-from hfs.mountd.hints import learners as learners_file
+from hfs.mountd.hints import hints as hints_file
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.namespace import pages_lost
 from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, Over, Waited, encode_layout
@@ -383,7 +383,7 @@ async def test_ranks_that_cannot_be(rank: int, world: int) -> None:
 
 
 async def test_only_so_many_learners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners_file, "MAX_LEARNERS", 1)
+    monkeypatch.setattr(hints_file, "MAX_LEARNERS", 1)
     async with daemon(source_of(2)) as parts:
         await joined(parts, list_of(2))
         learner, answer = parts.learners.join(Join(layout="0" * 32), 7)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.hints import learners, plan_registry
+from hfs.mountd.hints import hints, plan_registry
 from hfs.mountd.hints.hint_session import HintSession
 from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, encode_layout, layout_digest
 from hfs.mountd.wire.layout import LayoutError
@@ -165,7 +165,7 @@ async def test_a_rank_of_another_user_stands_in_nobodys_way() -> None:
 
 
 async def test_one_user_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_OF_A_USER", 1)
+    monkeypatch.setattr(hints, "_OF_A_USER", 1)
     async with daemon(source_of(2), workers=1) as parts:
         sessions = [await joined(parts, list_of(2), reader=reader) for reader in (ANN, BOB)]
         refused = parts.learners.join(Join("x", process="another"), 9, ANN)[1]
@@ -212,8 +212,8 @@ async def test_short_names_are_many_files_and_counted_before_they_are_looked_at(
 
 
 async def test_others_leave_room_for_root_and_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learners, "_OF_OTHERS", 2)
-    monkeypatch.setattr(learners, "MAX_LEARNERS", 1)
+    monkeypatch.setattr(hints, "_OF_OTHERS", 2)
+    monkeypatch.setattr(hints, "MAX_LEARNERS", 1)
     async with daemon(source_of(2)) as parts:
         sessions = [await joined(parts, list_of(2), reader=reader) for reader in (ANN, BOB)]
         refused = parts.learners.join(Join("x", process="another"), 9, BOB._replace(uid=5))[1]

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.hints import learners as learners_file
+from hfs.mountd.hints import hints as hints_file
 from hfs.mountd.hints.hint_session import HintSession
-from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.hints import Learners
 from hfs.mountd.wire.hints import LayoutFrame, LayoutPart, Waited, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Failure, Join, Result, packed
 from tests.conftest import Logs
@@ -96,7 +96,7 @@ async def test_a_status_of_many_learners_has_a_step_for_each(monkeypatch: pytest
 
         await carry_out(each())
 
-    monkeypatch.setattr(learners_file, "packed", counted)
+    monkeypatch.setattr(hints_file, "packed", counted)
     monkeypatch.setattr(owner.plans.slices, "carry_out", steps_of)
     status = await owner.status(None)
     assert made == [1] * 40

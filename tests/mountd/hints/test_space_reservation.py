@@ -12,7 +12,7 @@ import trio
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.hints import space_reservation as hints_room
 from hfs.mountd.hints.epoch_plan import EpochPlan
-from hfs.mountd.hints.learners import Learners
+from hfs.mountd.hints.hints import Learners
 from hfs.mountd.hints.space_reservation import SpaceReservation
 from hfs.mountd.wire.hints import At, LayoutFrame, LayoutPart, Order, encode_layout, layout_digest
 from hfs.mountd.wire.protocol import Join, Result

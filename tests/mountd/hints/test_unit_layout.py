@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.mountd.hints import unit_layout
-from hfs.mountd.hints.unit_layout import UnitLayout
+from hfs.mountd.hints import epoch_plan
+from hfs.mountd.hints.epoch_plan import UnitLayout
 from hfs.mountd.wire.hints import LayoutFrame
 from hfs.mountd.wire.layout import LayoutError, SampleExtents
 from hfs.policies.geometry import Extent, chunk_range
@@ -76,7 +76,7 @@ def test_names_whose_hashes_are_the_same_are_one_step(
     names: list[bytes], found: dict[bytes, int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each open of a file by anybody asks for it, so nobody may make that slow by how he names his files."""
-    monkeypatch.setattr(unit_layout, "hash_of", lambda _path: 7)
+    monkeypatch.setattr(epoch_plan, "hash_of", lambda _path: 7)
     layout = divided(LayoutFrame(files=b"\0".join(names)))
     looked_at: list[int] = []
     path_of = UnitLayout.path
@@ -93,7 +93,7 @@ def test_of_a_name_that_comes_twice_the_last_is_found() -> None:
     layout = divided(LayoutFrame(files=b"\0".join(names)))
     for number in range(700):
         path = b"%d" % number
-        assert layout.find(path, unit_layout.hash_of(path)) == 1999 - names[::-1].index(path)
+        assert layout.find(path, epoch_plan.hash_of(path)) == 1999 - names[::-1].index(path)
 
 
 def test_samples_of_several_extents() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.seen import seen_names
+from hfs.mountd.core.attributes import Attributes, seen_names
 from hfs.mountd.kernel import DataPlane, KnownObject, SlotTable, SmallFetches, XattrAnswers
 from hfs.policies.iomode import SMALL_BYTES
 from tests.support.plane_kernel import Kernel, serving

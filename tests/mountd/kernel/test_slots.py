@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.seen import SEEN_BYTES, attributes_of, seen_as, seen_names
+from hfs.mountd.core.attributes import SEEN_BYTES, Attributes, attributes_of, seen_as, seen_names
 from hfs.mountd.kernel import DataPlane, KnownObject, SlotTable, SmallFetches, XattrAnswers
 from hfs.mountd.kernel.plane import Attached
 from hfs.mountd.native.extension import EXTENSION

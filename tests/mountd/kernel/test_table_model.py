@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from hfs.mountd.core.seen import attributes_of, seen_names
+from hfs.mountd.core.attributes import attributes_of, seen_names
 from hfs.mountd.kernel import FetchKind, SlotTable, SmallFetches, TakenSlot
 from hfs.mountd.kernel.small_fetches import let_go_of_staged_bytes
 from tests.support.examples import examples

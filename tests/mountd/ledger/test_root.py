@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hfs.mountd.core.attributes import passing_id
 from hfs.mountd.core.cache_directory import open_cache_directory
 from hfs.mountd.core.errors import ConfigError
-from hfs.mountd.core.version import passing_id
 from hfs.mountd.ledger.root import CacheRoot, cache_name, caches_below
 
 NAME = cache_name("0" * 16, 5, "/data")

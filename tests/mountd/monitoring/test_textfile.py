@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from hfs.mountd.monitoring.textfile import TextFile
+from hfs.mountd.monitoring.service import TextFile
 from tests.conftest import Logs
 
 pytestmark = pytest.mark.usefixtures("real_clock")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.core.attributes import Attributes
-from hfs.mountd.core.version import Version
+from hfs.mountd.core.attributes import Attributes, Version
 from hfs.mountd.namespace.journal.facts import DirectoryFact, HandleFact, MountFact, NodeFact
 from hfs.mountd.namespace.journal.journal import Inherited, Journal, open_journal
 from hfs.mountd.namespace.journal.log import JournalLog

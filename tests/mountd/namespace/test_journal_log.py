@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfs.mountd.namespace.journal.log import JournalLog
-from hfs.mountd.namespace.journal.segment import HEADER_BYTES, Segment, open_memory
+from hfs.mountd.namespace.journal.log import HEADER_BYTES, JournalLog, Segment, open_memory
 from tests.support.examples import examples
 from tests.support.journal_memory import Noted, resized
 

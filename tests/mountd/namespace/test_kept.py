@@ -9,10 +9,9 @@ import pytest
 import trio
 
 from hfs.mountd.cache import StoredPage
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, seen_as
 from hfs.mountd.core.errors import SourceError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.seen import seen_as
 from hfs.mountd.namespace import Namespace, open_namespace
 from hfs.mountd.namespace.journal import NodeFact
 from hfs.mountd.namespace.nodes.node import Dentry

@@ -44,7 +44,7 @@ async def test_who_asks_while_a_directory_is_listed_follows_the_same_listing() -
 
 
 async def test_listings_are_dropped_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfs.mountd.namespace.listings._KEPT_BYTES", 200)
+    monkeypatch.setattr("hfs.mountd.namespace.tree._KEPT_BYTES", 200)
     source = FakeSource()
     for number in range(5):
         source.directory(b"d%d" % number, 10 + number)

@@ -13,10 +13,9 @@ from hfs.mountd.core.caller import Credentials
 from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
 from hfs.mountd.namespace import permissions as module
-from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.answers import Answers, Silence
 from hfs.mountd.namespace.nodes.node import Node
 from hfs.mountd.namespace.permissions import Permissions, wanted_by
-from hfs.mountd.namespace.silence import Silence
 from hfs.mountd.source.as_user import WantedAccess
 from hfs.mountd.source.identity import FileSystemSeen
 from tests.conftest import Logs

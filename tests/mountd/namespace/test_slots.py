@@ -12,9 +12,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hfs.mountd.core.attributes import Version, attributes_of
 from hfs.mountd.core.errors import SourceError, VersionChanged
-from hfs.mountd.core.seen import attributes_of
-from hfs.mountd.core.version import Version
 from hfs.mountd.namespace import Namespace
 from hfs.mountd.namespace.nodes.node import Dentry, Node
 from tests.support.examples import examples

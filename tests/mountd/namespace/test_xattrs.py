@@ -10,10 +10,9 @@ import trio
 from hfs.mountd.core.attributes import Attributes
 from hfs.mountd.core.errors import SourceError, SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.namespace.answers import Answers
+from hfs.mountd.namespace.answers import Answers, Silence
 from hfs.mountd.namespace.nodes.node import Node
-from hfs.mountd.namespace.silence import Silence
-from hfs.mountd.namespace.xattrs import Xattrs
+from hfs.mountd.namespace.permissions import Xattrs
 from tests.support.fake_source import attributes
 
 ACL = b"system.posix_acl_access"

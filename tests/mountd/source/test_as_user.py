@@ -12,7 +12,7 @@ import pytest
 
 from hfs.mountd.core.caller import Credentials, credentials_of
 from hfs.mountd.source.identity import look_at
-from hfs.mountd.source.user_context import become, why_impossible
+from hfs.mountd.source.threads import become, why_impossible
 
 Value = TypeVar("Value")
 
@@ -92,7 +92,7 @@ print(ctypes.CDLL(None).prctl(3))
 @pytest.mark.slow
 @needs_root
 def test_without_the_capabilities_it_says_so() -> None:
-    code = "from hfs.mountd.source.user_context import why_impossible; print(why_impossible())"
+    code = "from hfs.mountd.source.threads import why_impossible; print(why_impossible())"
     for missing in ("setuid", "setgid"):
         command = ["setpriv", f"--bounding-set=-{missing}", sys.executable, "-c", code]
         done = subprocess.run(command, capture_output=True, check=True, text=True)
@@ -138,7 +138,7 @@ def test_a_thread_is_wholly_somebody_else_where_nobody_can_trace_the_process() -
 import threading
 from pathlib import Path
 from hfs.mountd.core.caller import Credentials
-from hfs.mountd.source.user_context import be_closed, become, become_wholly
+from hfs.mountd.source.threads import be_closed, become, become_wholly
 
 def run(function):
     found = []

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.core.attributes import Attributes
+from hfs.mountd.core.attributes import Attributes, Version
 from hfs.mountd.core.buffers import Buffers
 from hfs.mountd.core.errors import SourceError, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
-from hfs.mountd.native.beneath import _walk, open_directory
+from hfs.mountd.native.statx import _walk, open_directory
 from hfs.mountd.source import descriptors, metadata
 from hfs.mountd.source.listing import Listing
 from hfs.mountd.source.source import Source

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hfs.mountd.source.clock import SourceClock, tick_ns
+from hfs.mountd.source.second_looks import SourceClock, tick_ns
 
 S = 10**9
 OURS = 5_000_000 * S

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from hfs.mountd.core.attributes import Version
 from hfs.mountd.core.errors import SourceTimeout, VersionChanged
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.core.version import Version
 from hfs.mountd.source import second_looks
 from hfs.mountd.source.second_looks import SecondLooks, Seen
 from hfs.policies.geometry import Extent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hfs.mountd.core.version import is_lasting, passing_id
+from hfs.mountd.core.attributes import is_lasting, passing_id
 from hfs.mountd.native.statx import InodeLocation, mount_number, place
 from hfs.mountd.source import identity, identity_device
 from hfs.mountd.source.file_systems import FileSystems

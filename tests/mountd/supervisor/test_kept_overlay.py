@@ -12,10 +12,9 @@ import pytest
 
 from hfs.mountd.supervisor import generations
 from hfs.mountd.supervisor.generations import NUMBERS, MakerFile
-from hfs.mountd.supervisor.kept_overlay import MountOverlay
 from hfs.mountd.supervisor.log import Log
 from hfs.mountd.supervisor.loop import Loop
-from hfs.mountd.supervisor.mounts import KeeperMount
+from hfs.mountd.supervisor.mounts import KeeperMount, MountOverlay
 
 TOLD = {"objects": "/c/objects"}
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hfs.mountd.core.config.config import KEYS
 from hfs.policies.cache import eviction
 from hfs.policies.cache.eviction import DEFAULT, HINTED_IDLE_S, IDLE_S, POLICIES, Entry, EvictionPolicy, victims
-from hfs.policies.simulation.node import SimulatedCache
-from hfs.policies.simulation.pieces import HINTED, WAYS, SimulatedMount
+from hfs.policies.simulation.node import HINTED, WAYS, SimulatedCache, SimulatedMount
 
 ROOT = Path(__file__).parents[3]
 

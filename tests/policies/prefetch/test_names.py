@@ -8,7 +8,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfs.policies.prefetch.names import NameList, sort_steps
+from hfs.policies.prefetch.statahead import NameList, sort_steps
 
 NAMES = st.lists(st.binary(min_size=1, max_size=9))
 

@@ -11,10 +11,9 @@ import pytest
 
 from hfs.policies.cache.admission import COMMIT_EVERY_S, blocks_bytes, grant_bytes, object_overhead_bytes
 from hfs.policies.cache.eviction import NOTED_EVERY_S, ahead_bytes
-from hfs.policies.simulation import pieces as pieces_module
+from hfs.policies.simulation import node as node_module
 from hfs.policies.simulation.job import simulate
-from hfs.policies.simulation.node import SimulatedCache
-from hfs.policies.simulation.pieces import Epoch, Pieces, Rates, SimulatedMount
+from hfs.policies.simulation.node import Epoch, Pieces, Rates, SimulatedCache, SimulatedMount
 
 SIZE = 40_000
 BEGIN_S = 10 * 24 * 3600.0
@@ -203,9 +202,9 @@ def test_a_part_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = orders(pieces, 2)
     for way, siblings_bytes in (("fill-once", 256 << 20), ("lru", 0)):
         mount = SimulatedMount(3000 * ROOM // 2, way, readers=4, siblings_bytes=siblings_bytes)
-        monkeypatch.setattr(pieces_module, "MANY", 1 << 30)
+        monkeypatch.setattr(node_module, "MANY", 1 << 30)
         whole = simulate(pieces, epochs, mount, SLOW)
-        monkeypatch.setattr(pieces_module, "MANY", 1000)
+        monkeypatch.setattr(node_module, "MANY", 1000)
         part = simulate(pieces, epochs, mount, SLOW)
         for one, other in zip(whole, part, strict=True):
             assert one.reads == other.reads
