@@ -15,7 +15,7 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
     """What an older or newer daemon does not say counts as nothing."""
     traffic = status.get("traffic") or {}
     minute = traffic.get("minute") or {}
-    source = status.get("source") or {}
+    source, peers = status.get("source") or {}, status.get("peers") or {}
     staged, evicted = status.get("staged") or {}, status.get("evicted") or {}
     hints = status.get("hints") or {}
     counters = {name: counter.get("value", 0) for name, counter in (status.get("counters") or {}).items()}
@@ -33,6 +33,7 @@ def situation_of(status: Mapping[str, Any]) -> Situation:
         source_errors=source.get("errors", 0),
         source_failure=source.get("failure") or "",
         source_calls_hanging=(status.get("queues") or {}).get("hanging", 0),
+        nodes_missing=", ".join([*(peers.get("gone") or []), *(peers.get("resting") or [])]),
         minute_source_bytes=minute.get("source_bytes", 0),
         minute_peer_bytes=minute.get("peer_bytes", 0),
         minute_staged_bytes=minute.get("staged_bytes", 0),

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ _OTHERS_S = 10.0
 _SOURCE_LIMIT_S = 5.0
 """Within the time that a probe has."""
 _READERS = 5
+_LINK_BYTES = 1 << 20
+"""Of fewer no rate is told."""
 _WATCH_S = 2.0
 _NOTE = (
     "Reads that the kernel answers by itself, from its page cache, by passthrough or in overlays, never reach the "
@@ -204,15 +206,43 @@ def _print_cluster(nodes: list[dict[str, Any]], *, as_json: bool) -> None:
     from hfs.cli.figures import figure
     from hfs.cli.render import new_table, stdout
 
-    names = list(dict.fromkeys(name for node in nodes for name in (node.get("figures") or {})))
+    known = {str(node["node"]): node.get("figures") or {} for node in nodes}
+    all_names = dict.fromkeys(name for figures in known.values() for name in figures)
+    names = [name for name in all_names if " " not in name and name != "share"]
     table = new_table("", "node", *(name.replace("_", " ") for name in names))
     for node in nodes:
-        figures = node.get("figures") or {}
+        figures = known[node["node"]]
         shown = [figure(name if name.startswith("peer_") else "bytes", figures.get(name)) for name in names]
         table.add_row(
             escape(printable(node["node"])), *(shown if figures else [escape(printable(node.get("error", "")))])
         )
     stdout().print(table)
+    for line in links_shown({str(node["node"]): known[node["node"]] for node in nodes if node.get("error") != "gone"}):
+        click.echo(printable(line))
+
+
+def links_shown(known: dict[str, dict[str, int]]) -> Iterator[str]:
+    """What `known`, the figures of all nodes, says of them together: who stages which part of the data and has read how
+    much from whom, the slowest of these ways, and what was read from the source again, and why."""
+    shares = {node: figures["share"] / 1e6 for node, figures in known.items() if "share" in figures}
+    if len(shares) == len(known) and (left := 1 - sum(shares.values())) > 0.001:
+        shares["no cache has room for"] = left
+    yield "shares of the data: " + ", ".join(f"{node} {share:.1%}" for node, share in shares.items())
+    rates = {}
+    for node, figures in known.items():
+        came = {name.removeprefix("bytes of "): size for name, size in figures.items() if name.startswith("bytes of ")}
+        if came:
+            yield f"{node} has read " + ", ".join(f"{size / 1e6:,.0f} MB from {other}" for other, size in came.items())
+        for other, size in came.items():
+            if size >= _LINK_BYTES:
+                rates[size / max(1, figures.get(f"us of {other}", 0)), node] = other
+    if len(rates) > 1:
+        (rate, node), other = min(rates.items())
+        yield f"slowest: {node} from {other}, {rate:,.3g} MB/s of a request; the fastest has {max(rates)[0]:,.3g}"
+    whys = {"peer_misses": "requests without an answer", "peer_dropped": "chunks that came too fast for a cache disk"}
+    counts = {why: sum(figures.get(name, 0) for figures in known.values()) for name, why in whys.items()}
+    if any(counts.values()):
+        yield "read from the source twice: " + ", ".join(f"{many:,} {why}" for why, many in counts.items() if many)
 
 
 def _list_mounts(*, as_json: bool) -> int:

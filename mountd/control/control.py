@@ -167,6 +167,7 @@ class ClusterStatus:
             "to_peers": metrics["peer_served_bytes"],
             "peer_misses": metrics["peer_misses"],
             "peer_faults": metrics["peer_faults"],
+            "peer_dropped": metrics["staging_dropped"],
         }
 
     def directory(self) -> dict[str, object]:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeAlias
 
+import numpy as np
 import trio
 import xxhash
 
@@ -61,6 +63,8 @@ class JobView:
         self._asked: dict[int, tuple[trio.Event, dict[int, dict[str, int]]]] = {}
         """Number of a question -> whether more has come, and the figures by node."""
         self._question = 0
+        self.links: Counter[str] = Counter()
+        """Bytes that have come from each node, and microseconds of the requests for them, by name."""
 
     def directory(self) -> dict[str, object]:
         """The nodes as all have agreed on them, and which have gone since; where they come and go, those that are here,
@@ -85,7 +89,7 @@ class JobView:
         me, gone = self._owners.number, self._owners.gone
         others = set(range(self._transport.count)) - {me} - gone
         self._question += 1
-        number, more, found = self._question, trio.Event(), {me: own}
+        number, more, found = self._question, trio.Event(), {me: self.said(own)}
         self._asked[number] = more, found
         for node in others:
             self._transport.send_nowait(node, encode(Question(number)))
@@ -103,6 +107,10 @@ class JobView:
             else {"node": name, "error": "gone" if node in gone else "no answer"}
             for node, name in enumerate(self._owners.agreed.names)
         ]
+
+    def said(self, own: dict[str, int]) -> dict[str, int]:
+        """`own`, and what only the peers know: this node's part of the data, in millionths, and its `links`."""
+        return {**own, "share": int(1e6 * np.mean(self._owners.table == self._owners.number)), **self.links}
 
     def shown(self) -> dict[str, object]:
         """Who is there, who has gone, and who is left alone for a while."""

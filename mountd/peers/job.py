@@ -134,7 +134,11 @@ class JobPeers:
             if asked is None or self._silent.rests(asked) or (mine and not into):
                 return PeerAnswer.MISS
             request = ChunkRequest(0, path, version, chunk_bytes, extent.start, len(into), here_only or mine)
+            began_s = trio.current_time()
             came = await self._asking.ask(asked, request, into)
+            if came is PeerAnswer.HIT and into:
+                name, took_s = self.owners.agreed.names[asked], trio.current_time() - began_s
+                self.view.links.update({f"bytes of {name}": len(into), f"us of {name}": int(1e6 * took_s)})
         return came
 
     def read_slot(self, path: bytes, index: int, *, urgent: bool) -> AbstractAsyncContextManager[None]:
@@ -163,7 +167,7 @@ class JobPeers:
         elif isinstance(message, SlotRequest | SlotPending | SlotGranted | SlotDone):
             self._read_slots.heard(sender, message)
         elif isinstance(message, Question):
-            self._transport.send_nowait(sender, encode(Figures(message.request, self._figures())))
+            self._transport.send_nowait(sender, encode(Figures(message.request, self.view.said(self._figures()))))
         elif isinstance(message, Figures):
             self.view.heard(sender, message)
         else:

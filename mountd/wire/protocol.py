@@ -120,7 +120,8 @@ class Directory(Message, frozen=True):
 
 class Cluster(Message, frozen=True):
     """How are all nodes of the job? The answer is one Result whose `detail` is {"nodes": a list of {"node": name,
-    "figures": of `mountd.control.control`} or, of one that does not answer, {"node": name, "error": text}}.
+    "figures": of `mountd.control.control`, and of `JobView.said`} or, of one that does not answer, {"node": name,
+    "error": text}}.
     """
 
 

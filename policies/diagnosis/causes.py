@@ -249,6 +249,18 @@ def _no_hint(s: Situation) -> Finding | None:
     )
 
 
+def _nodes(s: Situation) -> Finding | None:
+    if not s.nodes_missing:
+        return None
+    return Finding(
+        "nodes",
+        _source_share(s),
+        "other nodes of the job do not answer: what they had cached comes from the source again",
+        f"gone or silent: {s.nodes_missing}",
+        "see whether their daemons live and are heard: hfs status --cluster, and hfs status there",
+    )
+
+
 def _source(s: Situation) -> Finding | None:
     if not s.learners:
         return None  # what is read for the first time is waited for, and nobody could fetch it ahead
@@ -319,6 +331,7 @@ _CAUSES: tuple[Callable[[Situation], Finding | None], ...] = (
         _neighbours,
         _cache_size,
         _random,
+        _nodes,
         _no_hint,
         _source,
         _daemon,

@@ -37,6 +37,9 @@ class Situation:
     source_calls_hanging: int = 0
     """Calls that are at the source for longer than a call takes."""
 
+    nodes_missing: str = ""
+    """Names of those of the job that have gone, or did not answer and are left alone for a while."""
+
     minute_source_bytes: int = 0
     minute_peer_bytes: int = 0
     minute_staged_bytes: int = 0

@@ -223,6 +223,22 @@ def test_without_any_mount_it_is_said() -> None:
         assert (result.exit_code, "no mount of hfs" in result.stderr) == (2, True)
 
 
+def test_what_the_figures_of_all_nodes_say_together() -> None:
+    known = {
+        "a": {"share": 200_000, "bytes of b": 30_000_000, "us of b": 1_000_000, "bytes of c": 9, "us of c": 10**9},
+        "b": {"share": 300_000, "bytes of a": 90_000_000, "us of a": 300_000, "peer_misses": 1200},
+        "c": {"share": 0, "peer_misses": 34, "peer_dropped": 5},
+    }
+    assert list(status_module.links_shown(known)) == [
+        "shares of the data: a 20.0%, b 30.0%, c 0.0%, no cache has room for 50.0%",
+        "a has read 30 MB from b, 0 MB from c",
+        "b has read 90 MB from a",
+        "slowest: a from b, 30 MB/s of a request; the fastest has 300",
+        "read from the source twice: 1,234 requests without an answer, 5 chunks that came too fast for a cache disk",
+    ]
+    assert list(status_module.links_shown({"a": {"share": 1_000_000}})) == ["shares of the data: a 100.0%"]
+
+
 def test_status_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(status_module.time, "sleep", waits.append)

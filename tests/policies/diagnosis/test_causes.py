@@ -27,6 +27,7 @@ SITUATIONS = {
     "daemon-cpu": replace(DECODING, minute_loop_s=25.0, minute_core_wait_s=20.0),
     "another-job": replace(BLOCKED, neighbour_demand_s=40.0),
     "source-hangs": replace(BLOCKED, source_calls_hanging=7),
+    "nodes": replace(BLOCKED, learners=0, nodes_missing="b, c"),
     "source-errors": Situation(source_errors=2, source_failure="Transport endpoint is not connected"),
 }
 
