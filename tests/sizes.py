@@ -49,7 +49,7 @@ BUDGETS = {
     "mountd/control": 2371,
     "mountd/core": 3715,
     "mountd/daemon": 2070,
-    "mountd/fetch": 3182,
+    "mountd/fetch": 3082,
     "mountd/files": 2812,
     "mountd/fuse": 1442,
     "mountd/hints": 2442,

@@ -1,9 +1,9 @@
 """The prefetch workers: a bounded number of tasks that fetch what the prefetch queue holds.
 
-All but readahead windows pause while the first reads of a job come (`first_reads`), while a demand read waits for a
-source thread, or none of the turns is free that are left while readers of other mounts wait (`stepping_back`). What a
-worker does for a request stands in `fetches_ahead`; what hints foresee is theirs (`Foresight`, handed in by the
-daemon). An error of a prefetch is nobody's error: a demand read will meet it again.
+All but readahead windows pause while a demand read waits for a source thread, or none of the turns is free that are
+left while readers of other mounts wait (`stepping_back`). What a worker does for a request stands in `fetches_ahead`;
+what hints foresee is theirs (`Foresight`, handed in by the daemon). An error of a prefetch is nobody's error: a demand
+read will meet it again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from hfs.mountd.cache import StagedFile
 from hfs.mountd.core.background import start_for_life
 from hfs.mountd.core.errors import HfsError
 from hfs.mountd.core.metrics import Metrics
-from hfs.mountd.fetch.first_reads import FirstReads
 from hfs.mountd.namespace import Node
 
 log = logging.getLogger(__name__)
@@ -74,9 +73,6 @@ class PrefetchQueue:
         self._foreseen = False
         self._siblings_wanted = False
         self._work = trio.lowlevel.ParkingLot()
-        self._looks_again = False
-        self.first_reads = FirstReads(self.demand_served_nowait)
-        """All but windows give way to them."""
 
     def window_nowait(self, node: Node, file: StagedFile, indexes: list[int]) -> None:
         """Chunks that the reader of an open file will want next, in that order."""
@@ -146,17 +142,8 @@ class PrefetchQueue:
     # -- for the workers ----------------------------------------------------------------------------------------------
 
     async def wait_work(self) -> None:
-        """Until something was asked for, or that gave way to first reads may go on. Another may take it first."""
-        left_s = self.first_reads.left_s()
-        if not left_s or self._looks_again:
-            await self._work.park()
-            return
-        self._looks_again = True
-        try:
-            with trio.move_on_after(left_s):
-                await self._work.park()
-        finally:
-            self._looks_again = False
+        """Until something was asked for. Another worker may take it first."""
+        await self._work.park()
 
     def wake_next(self) -> None:
         """One worker wakes the next as long as there is work: to wake all for each open of a small file, which makes
@@ -276,7 +263,7 @@ class Prefetch:
             return lambda: self._chunk(*window, _nothing, soon=True)
         if (work := self._next_work()) is not None:
             return lambda: self._hinted(work)
-        if (fill := self._queue.next_fill(self._fetches.worth_filling, self._gives_way)) is not None:
+        if (fill := self._queue.next_fill(self._fetches.worth_filling, self._fetches.demand_waits)) is not None:
             return lambda: self._chunk_of_fill(*fill)
         if siblings := self._next_siblings():
             return lambda: self._fetch_siblings(siblings)
@@ -333,11 +320,8 @@ class Prefetch:
         finally:
             self._busy -= 1
 
-    def _gives_way(self) -> bool:
-        return self._fetches.demand_waits() or self._queue.first_reads.left_s() > 0
-
     def _next_work(self) -> Any | None:  # noqa: ANN401 - as above
-        if not self._queue.foreseen or self._gives_way():
+        if not self._queue.foreseen or self._fetches.demand_waits():
             return None
         work = self._foresight.next_work()
         if work is None:
@@ -345,7 +329,7 @@ class Prefetch:
         return work
 
     def _next_siblings(self) -> list[tuple[Node, bytes]]:
-        if not self._queue.siblings_wanted or self._gives_way():
+        if not self._queue.siblings_wanted or self._fetches.demand_waits():
             return []
         found = self._fetches.next_siblings(_SIBLINGS_AT_ONCE)
         if not found:

@@ -229,8 +229,7 @@ class Resolver:
         )
         if decision.fetch is Fetch.BYPASS:
             # Even if its chunk is on the way: that may be a fill, whose chunk takes a hundred times as long.
-            with self._queue.first_reads.bypass():
-                part = await self._fetcher.bypass(node, file, wanted, peers_asked=peers_asked)
+            part = await self._fetcher.bypass(node, file, wanted, peers_asked=peers_asked)
             self._misses.paid(file, wanted.size)
             self._misses.follow(node, file, index, decision.follow)  # behind it: not to share the bandwidth
             return Resolved("bypass", part[extent.start - wanted.start : extent.end - wanted.start])

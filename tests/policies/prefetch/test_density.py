@@ -260,7 +260,7 @@ def test_larger_samples_of_a_sweep_are_fetched_alone_for_a_twentieth_of_what_has
     count = 0
     while decided(density, scheduled, 20_000) is Fetch.BYPASS:
         count += 1
-    assert count == 1000 * CHUNK_BYTES // 150 // 24_096 + 1, "as much as without a hint"
+    assert 150 < count < 200
     assert decided(density, scheduled, 20_000, missing=900) is Fetch.BYPASS
     assert decided(density, scheduled, 20_000) is Fetch.WAIT_FOR_SWEEP
 
