@@ -196,12 +196,15 @@ class OwnerTable:
         if self._is_renewing:
             return
         self._is_renewing = True
-        while True:
-            nodes, gone = self.agreed.nodes, frozenset(self.gone)
-            tables = await self._run_in_thread(_tables, nodes, gone, self.number, self.asked)
-            if nodes is self.agreed.nodes and gone == self.gone:  # else there was one more change meanwhile
-                self._is_renewing, (self.table, self.asked) = False, tables
-                return
+        try:
+            while True:
+                nodes, gone = self.agreed.nodes, frozenset(self.gone)
+                tables = await self._run_in_thread(_tables, nodes, gone, self.number, self.asked)
+                if nodes is self.agreed.nodes and gone == self.gone:  # else there was one more change meanwhile
+                    self.table, self.asked = tables
+                    return
+        finally:
+            self._is_renewing = False  # also where it has failed: the next change has all of it
 
 
 def _tables(nodes: Nodes, gone: frozenset[int], number: int, asked: NDArray[np.int32] | int) -> list[NDArray[np.int32]]:

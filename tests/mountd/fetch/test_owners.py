@@ -1,4 +1,4 @@
-"""Owner nodes are told once of each chunk that a fill comes by, and again if they could not."""
+"""Owner nodes are told once of each chunk that a fill comes by, and again if they could not; whom nobody asks."""
 
 from __future__ import annotations
 
@@ -33,3 +33,16 @@ async def test_an_owner_is_told_once_of_what_it_has_staged() -> None:
     for index in (3, 3, 4, 3, 4):
         await owners.tell(node, file, index)
     assert asked == [30, 30, 40]
+
+
+def test_for_another_node_only_what_this_one_owns_is_asked_for_and_never_its_owner() -> None:
+    """Two nodes that each take the other for the owner would wait for each other."""
+    mine = [False]
+    table = SimpleNamespace(asked_first=lambda _path, _index: 1, owned_here=lambda _path, _index: mine[0])
+    source: Any = SimpleNamespace(file_systems=SimpleNamespace(is_passing=lambda _path: False))
+    peers: Any = SimpleNamespace(owners=table)
+    owners = Owners(peers, source, reads_a_file=1)
+    assert owners.asks(b"f", 0)
+    assert not owners.asks(b"f", 0, in_turn=True)
+    mine[0] = True
+    assert owners.asks(b"f", 0, in_turn=True), "who owned it before has it, or says at once that not"

@@ -176,6 +176,21 @@ async def test_nodes_that_go_together_are_counted_out_together() -> None:
     assert len(calls) == 2
 
 
+async def test_a_table_that_could_not_be_made_is_made_at_the_next_change() -> None:
+    async def run(function: Callable[..., object], *args: object) -> object:
+        if len(owners.gone) == 1:
+            raise MemoryError
+        return function(*args)
+
+    owners = OwnerTable(agree([CARD] * 3), 0, run)
+    owners.lose(1)
+    with pytest.raises(MemoryError):
+        await owners.renew()
+    owners.lose(2)
+    await owners.renew()
+    assert set(owners.table.tolist()) == {0}
+
+
 async def test_who_waits_for_a_node_that_comes_back_asks_it_again() -> None:
     async with job(3) as nodes, trio.open_nursery() as nursery:
         nodes.stores[1].delay_s = 100
