@@ -155,6 +155,7 @@ class MissPolicy:
         self._chunk_bytes = chunk_bytes
         self._whole = file_size <= chunk_bytes or chunk_bytes <= _SMALL_CHUNK_BYTES
         self._by_chunk: dict[int, int] = {}
+        self._touched = 0
         self._in_groups = False
         self._out_of_order = 0
         self.touches = 0
@@ -188,12 +189,14 @@ class MissPolicy:
         missing_bytes = missing_chunks * self._chunk_bytes
         # bypass_bytes is what the reads before this one have cost, so the first touch of any file is fetched alone.
         dear = self.bypass_bytes * _BYTES_SHARE_NOW >= missing_bytes
-        dear = dear or touches > _TOUCHES_PER_CHUNK_NOW * missing_chunks
+        few = touches <= _TOUCHES_PER_CHUNK_NOW * missing_chunks
+        dear = dear or not few
         is_filled = dear or (touches * _CHUNKS_PER_TOUCH_FILL >= missing_chunks and touches > 1)
         index = read.start // self._chunk_bytes
-        if not dear:
-            self._by_chunk[index] = self._by_chunk.get(index, 0) + 1
-            self._in_groups |= is_filled and touches >= _GROUP_TOUCHES * len(self._by_chunk)
+        if few:
+            count = self._by_chunk[index] = self._by_chunk.get(index, 0) + 1
+            self._touched += count == 1
+            self._in_groups |= is_filled and touches >= _GROUP_TOUCHES * self._touched
         if is_filled and self._in_groups:
             return _CHUNK_OF_GROUP
         if dear:

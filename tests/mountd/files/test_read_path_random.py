@@ -52,6 +52,20 @@ async def test_a_dense_reader_waits_for_the_fill_and_the_source_sees_file_order(
         assert parts.metrics["source_wait_ns"] > 1e9
 
 
+async def test_with_a_chunk_of_a_group_come_those_around_it_before_the_rest() -> None:
+    source = with_file(40 * CHUNK)
+    source.delay_s = 0.1
+    async with daemon(source, workers=1) as parts:
+        number = await parts.open(b"f")
+        for group, i in itertools.product((30, 10, 22, 38, 34), range(12)):
+            offset = group * CHUNK + i * 7 % 12 * 50_000
+            assert await parts.read(number, offset, 20_000) == source.content(b"f", Extent(offset, offset + 20_000))
+        await trio.sleep(1)
+        chunks = [extent.start // CHUNK for _, extent in source.reads if extent.size == CHUNK]
+        last = chunks.index(34)
+        assert {33, 35} <= set(chunks[last : last + 6])
+
+
 async def test_pages_that_the_kernel_has_let_go_are_pushed_again_with_their_row_then_with_their_chunk() -> None:
     async with daemon(with_file(2 * CHUNK), push=True) as parts:
         number = await parts.open(b"f")

@@ -83,9 +83,14 @@ def test_groups_of_neighbours_are_fetched_with_what_lies_around_them() -> None:
     found = [touch(density, 5 * CHUNK_BYTES + i * SAMPLE, 20) for i in range(12)]
     assert found[:3] == [BYPASS] * 3, "somebody looks at the file"
     assert found[9:] == [Decision(Fetch.CHUNK, Follow.FILL_AROUND)] * 3
+    others = [touch(density, index * CHUNK_BYTES, 20).follow for index in (8, 1, 15, 12, 18, 3, 10, 6, 13, 17, 0)]
+    assert set(others) == {Follow.FILL_AROUND}, "of each further group the first miss is the only one"
     uniform = MissPolicy(20 * CHUNK_BYTES, CHUNK_BYTES)
     follows = {touch(uniform, i * 7 % 20 * CHUNK_BYTES, 20).follow for i in range(50)}
     assert Follow.FILL_AROUND not in follows
+    huge = MissPolicy(20_000 * CHUNK_BYTES, CHUNK_BYTES)
+    follows = {touch(huge, i * 7 % 20_000 * CHUNK_BYTES, 20_000, 4096).follow for i in range(10_000)}
+    assert follows == {Follow.NOTHING, Follow.FILL}, "where the counts start again too"
 
 
 def test_page_faults_read_alone_leave_the_mean_request_above_4_mib() -> None:
