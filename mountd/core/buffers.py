@@ -200,8 +200,8 @@ class Buffers:
         if self._wake_wanted.is_set() and self._token is not None:
             try:
                 self._token.run_sync_soon(self._wake, idempotent=True)
-            except trio.RunFinishedError:
-                pass  # the daemon has stopped; nobody waits
+            except (trio.RunFinishedError, OSError):
+                pass  # nobody waits any more; or a thread with descriptors of its own: who waits looks again soon
 
     def _collect(self) -> None:
         while self._returned:

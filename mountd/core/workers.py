@@ -245,6 +245,7 @@ class Workers:
     def _work(self, calls: SimpleQueue[_Call | None]) -> None:
         """A thread."""
         apart, begun = False, self._first is None
+        mine: list[_Call] = []
         while (call := calls.get()) is not None:
             if self._apart is not None and not apart:
                 _keep_only(0, 1, 2, self._eventfd, self._apart)
@@ -255,9 +256,12 @@ class Workers:
                 begun = isinstance(call.result, outcome.Value)
             if begun:
                 call.result = outcome.capture(call.function, *call.args)
-            self._done.append(call)
-            self._wake()
+            # Once it is there nothing of it may be held here: what the event loop lets go of is to end there, not in a
+            # thread that may have descriptors of its own.
+            mine.append(call)
             del call
+            self._done.append(mine.pop())
+            self._wake()
 
     def _wake(self) -> None:
         # Nobody writes whose result is sure to be collected. `_awake` is taken back before a collection begins, so

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections import deque
 from functools import partial
 from typing import Any
@@ -40,6 +41,27 @@ async def test_a_thread_is_used_again_and_ends_with_the_block() -> None:
         assert len(seen) == 1
     (thread,) = seen
     await trio.to_thread.run_sync(thread.join)
+
+
+async def test_what_was_given_to_a_thread_ends_in_the_event_loop() -> None:
+    """A thread may have descriptors of its own, with which a buffer that ends there can wake nobody."""
+
+    class Given:
+        pass
+
+    workers, given, may_go, ended = Workers(), [Given()], threading.Event(), list[int]()
+    weakref.finalize(given[0], lambda: ended.append(threading.get_ident()))
+    wake = workers._wake
+
+    def slowly() -> None:
+        wake()
+        may_go.wait(30)
+
+    workers._wake = slowly  # type: ignore[method-assign]  # the thread is still on its way when the caller has it
+    async with workers.running():
+        await workers.run_sync(id, given.pop())
+        assert ended == [threading.get_ident()]
+        may_go.set()
 
 
 async def test_results_that_come_in_the_same_moment_are_collected() -> None:
